@@ -1,0 +1,34 @@
+# Everything happens in .venv, which the first target that needs it creates.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: test test-all lint format bench clean
+
+test: $(READY)  ## what a change must pass: minutes
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: $(READY)  ## also what takes longer: the built wheel in a clean environment
+	$(BIN)/python -m pytest -n 2 -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## side by side with rivals, as ratios
+	$(BIN)/python -m benchmarks.forward
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+
+# Reinstalled only when the dependencies change.
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $@

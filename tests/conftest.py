@@ -1,0 +1,18 @@
+"""While the tests run, the shapes in the signatures of layers are checked: a (b, n, d) that is none fails."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from jaxtyping import install_import_hook
+
+install_import_hook(["vitreous.layers", "vitreous.explain"], "beartype.beartype")
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_seed():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)

@@ -1,0 +1,159 @@
+"""The contract that every row of the table keeps: all on the meta device, the smallest of each family for real."""
+
+import copy
+
+import pytest
+import torch
+
+import vitreous as vt
+from tests.parity import error, fill
+from vitreous.models import MODELS
+
+
+def smallest_of_each_family():
+    smallest = {}
+    for name, config in MODELS.items():
+        with torch.device("meta"):
+            size = sum(p.numel() for p in config.build().parameters())
+        family = name.split("_")[0]
+        smallest[family] = min(smallest.get(family, (size, name)), (size, name))
+    return [name for _, name in smallest.values()]
+
+
+SMALLEST = smallest_of_each_family()
+
+
+def small(name, **overrides):
+    """A row with few, filled weights: real enough to compute with."""
+    return fill(vt.create_model(name, image_size=64, num_classes=7, **overrides))
+
+
+@pytest.mark.parametrize("name", vt.list_models())
+def test_every_row_keeps_the_contract_on_the_meta_device(name):
+    with torch.device("meta"):
+        model = vt.create_model(name)
+        images = torch.empty(2, 3, *model.config.image_size)
+        features = model.features(images)
+        output = model(images)
+    assert output.shape == (2, model.config.num_classes or model.dims[-1])
+    assert [m.values.shape[1] for m in features.maps] == list(model.dims)
+    assert [m.stride for m in features.maps] == list(model.strides)
+    for feature_map in features.maps:
+        for axis in (0, 1):
+            assert feature_map.values.shape[2 + axis] == -(-images.shape[2 + axis] // feature_map.stride[axis])
+    assert features.tokens.shape[1] == features.num_prefix + features.grid[0] * features.grid[1]
+    assert len(model.blocks()) == model.config.depth
+    assert model.spec.preprocess.image_size == model.config.image_size
+
+
+@pytest.mark.parametrize("name", SMALLEST)
+class TestForReal:
+    def test_forward_averages_the_heads(self, name):
+        model, images = small(name), torch.randn(2, 3, 64, 64)
+        heads = model.heads(model.features(images))
+        assert all(output.shape == (2, 7) for output in heads.values())
+        assert torch.allclose(model(images), torch.stack(list(heads.values())).mean(0), atol=1e-6)
+
+    @pytest.mark.parametrize("size", [(64, 64), (48, 112), (57, 78), (129, 65)])
+    def test_any_size(self, name, size):
+        model, images = small(name), torch.randn(1, 3, *size)
+        features = model.features(images)
+        assert model(images).isfinite().all()
+        for feature_map in features.maps:
+            expected = tuple(-(-side // stride) for side, stride in zip(size, feature_map.stride, strict=True))
+            assert tuple(feature_map.values.shape[2:]) == expected
+
+    def test_one_picture_does_not_depend_on_its_batch(self, name):
+        model, images = small(name), torch.randn(4, 3, 64, 80)
+        together = model(images)
+        alone = torch.cat([model(image[None]) for image in images])
+        assert error(alone, together) < 1e-5
+        images[1:] = 100 * torch.randn(3, 3, 64, 80)
+        assert error(model(images)[:1], together[:1]) < 1e-5
+
+    def test_every_parameter_gets_a_gradient(self, name):
+        model = small(name)
+        for output in model.heads(model.features(torch.randn(2, 3, 64, 64))).values():
+            output.square().sum().backward()
+        silent = [key for key, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
+        assert not silent
+
+    def test_reset_head(self, name):
+        model, images = small(name), torch.randn(2, 3, 64, 64)
+        model.name_classes("abcdefg")
+        model.reset_head(3)
+        assert model(images).shape == (2, 3)
+        assert model.config.num_classes == 3
+        assert not model.spec.labels.names
+        model.reset_head(0)
+        assert model(images).shape == (2, model.dims[-1])
+
+    def test_save_and_load(self, name, tmp_path):
+        model, images = small(name), torch.randn(2, 3, 64, 64)
+        model.name_classes("abcdefg")
+        vt.save(model, tmp_path / "model.safetensors")
+        again = vt.load(tmp_path / "model.safetensors").eval()
+        assert again.config == model.config
+        assert again.spec == model.spec
+        assert torch.equal(again(images), model(images))
+        assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+
+    def test_channels(self, name):
+        assert small(name, num_channels=5)(torch.randn(1, 5, 64, 64)).shape == (1, 7)
+
+    def test_half_way_precision_runs_in_float64(self, name):
+        model = small(name).double()
+        assert model(torch.randn(1, 3, 64, 80).double()).dtype == torch.float64
+
+    def test_training_mode_draws_and_evaluation_does_not(self, name):
+        model = small(name, drop_path_rate=0.5)
+        images = torch.randn(8, 3, 64, 64)
+        assert torch.equal(model(images), model(images))
+        model.train()
+        assert not torch.equal(model(images), model(images))
+
+    def test_a_copy_is_independent(self, name):
+        model, images = small(name), torch.randn(1, 3, 64, 64)
+        before, twin = model(images), copy.deepcopy(model)
+        fill(twin, seed=1)
+        assert torch.equal(model(images), before)
+        assert error(twin(images), before) > 1e-2
+
+
+def test_names_can_be_listed_by_pattern():
+    assert vt.list_models("deit_tiny*") == ["deit_tiny_16", "deit_tiny_distilled_16"]
+    assert len(vt.list_models("vit_*")) == 7 * 4
+
+
+def test_any_config_builds():
+    config = MODELS["vit_tiny_16"].override(depth=1)
+    assert len(vt.create_model(config, num_classes=3).blocks()) == 1
+
+
+BAD = [
+    (lambda: vt.create_model("vit_tiny_16", image_siz=64), "no option 'image_siz'; did you mean 'image_size'?"),
+    (lambda: vt.create_model("vit_tniy_16"), "no model 'vit_tniy_16'; did you mean 'vit_tiny_16'?"),
+    (lambda: vt.create_model("vit_tiny_16", position="lerned"), "got 'lerned'; did you mean 'learned'?"),
+    (lambda: vt.create_model("vit_tiny_16", image_size=8), r"image_size \(8, 8\) is smaller than patch_size \(16, 16\)"),
+    (lambda: vt.create_model("vit_tiny_16", image_size=(8, 8, 8)), "must be a positive int or"),
+    (lambda: vt.create_model("vit_tiny_16", num_heads=5), "multiple of num_heads, got dim=192, num_heads=5"),
+    (lambda: vt.create_model("vit_tiny_16", num_classes=-1), "num_classes must be 0"),
+    (lambda: vt.create_model("vit_tiny_16", num_channels=0), "num_channels must be at least 1"),
+    (lambda: vt.create_model("vit_tiny_16", depth=0), "depth must lie between"),
+    (lambda: vt.create_model("vit_tiny_16", class_token=False), "choose pool='mean'"),
+    (lambda: vt.create_model("vit_tiny_16", distilled=True, pool="mean"), "distilled=True needs pool='class'"),
+    (lambda: vt.create_model("vit_tiny_16", token_drop_rate=0.5, position="rope"), "positions added to the tokens"),
+    (lambda: vt.create_model("vit_tiny_16", drop_path_rate=1.5), r"drop_path_rate must lie in \[0, 1\)"),
+    (lambda: vt.create_model("vit_tiny_16")(torch.randn(1, 3, 8, 224)), "8×224 pixels are smaller than one patch"),
+    (lambda: vt.create_model("vit_tiny_16")(torch.randn(1, 1, 64, 64)), "build the model with num_channels=1"),
+    (lambda: vt.create_model("vit_tiny_16")(torch.randn(3, 64, 64)), r"shape \(batch, channels, height, width\)"),
+    (lambda: vt.create_model("vit_tiny_16")(torch.zeros(1, 3, 64, 64, dtype=torch.uint8)), "vt.transforms"),
+    (lambda: vt.create_model("vit_tiny_16").name_classes(["cat", "dog"]), "2 class names for 1000 classes"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), BAD, ids=[message for _, message in BAD])
+def test_bad_input_is_one_line_that_says_what_to_do(call, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)

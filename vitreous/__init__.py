@@ -1,0 +1,54 @@
+"""Vitreous: vision transformers you can see through.
+
+Names are imported when they are first used, so that ``import vitreous`` costs milliseconds, not torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from vitreous.data.transforms import transforms
+    from vitreous.explain.trace import Trace, record
+    from vitreous.models import create_model, list_models
+    from vitreous.models.base import Backbone, Config, FeatureMap, Features
+    from vitreous.spec import Labels, Preprocess, Spec
+    from vitreous.weights.files import save
+    from vitreous.weights.load import LoadReport, load, load_weights
+    from vitreous.weights.published import list_weights
+
+_HOME = {
+    "transforms": "vitreous.data.transforms",
+    "Trace": "vitreous.explain.trace",
+    "record": "vitreous.explain.trace",
+    "create_model": "vitreous.models",
+    "list_models": "vitreous.models",
+    "Backbone": "vitreous.models.base",
+    "Config": "vitreous.models.base",
+    "FeatureMap": "vitreous.models.base",
+    "Features": "vitreous.models.base",
+    "Labels": "vitreous.spec",
+    "Preprocess": "vitreous.spec",
+    "Spec": "vitreous.spec",
+    "save": "vitreous.weights.files",
+    "LoadReport": "vitreous.weights.load",
+    "load": "vitreous.weights.load",
+    "load_weights": "vitreous.weights.load",
+    "list_weights": "vitreous.weights.published",
+}
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'vitreous' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Parts: tensor in, tensor out. Nothing here knows of any model."""

@@ -1,0 +1,160 @@
+"""Scaled dot-product attention, and the self- and cross-attention built on it.
+
+    weights = softmax(q kᵀ / (τ √k) + bias, masked)        output = weights v
+
+:class:`Attend` is the one place where fused attention is called. It has no parameters, so recording can put
+another module in its place (``explain/trace.py``) and see the weights that the fused kernel never shows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from vitreous.layers.position import Grid, RelativeBias, Rotary
+
+
+class Layout(NamedTuple):
+    """What queries and keys stand for: prefix tokens first, then the cells of a grid in raster order."""
+
+    query_grid: Grid | None
+    key_grid: Grid | None
+    num_prefix: int = 0
+
+
+class Attend(nn.Module):
+    """softmax(q kᵀ / (τ √k) + bias) v, with τ the temperature: → 0 picks the best key, → ∞ averages all."""
+
+    def __init__(self, *, temperature: float = 1.0, drop_rate: float = 0.0) -> None:
+        super().__init__()
+        if temperature <= 0:
+            raise ValueError(f"temperature must be positive, got {temperature}")
+        self.temperature = temperature
+        self.drop_rate = drop_rate
+
+    def forward(
+        self,
+        q: Float[Tensor, "*b n k"],
+        k: Float[Tensor, "*b m k"],
+        v: Float[Tensor, "*b m v"],
+        *,
+        bias: Float[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+        layout: Layout | None = None,
+    ) -> Float[Tensor, "*b n v"]:
+        """``mask`` is True where a query may look; a query that may look nowhere gets zeros."""
+        if bias is not None and mask is not None:
+            bias = bias.masked_fill(~mask, -math.inf)
+        return F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=bias if bias is not None else mask,
+            dropout_p=self.drop_rate if self.training else 0.0,
+            scale=self.scale(q),
+        )
+
+    def scale(self, q: Tensor) -> float:
+        return 1.0 / (self.temperature * math.sqrt(q.shape[-1]))
+
+    def weights(
+        self,
+        q: Float[Tensor, "*b n k"],
+        k: Float[Tensor, "*b m k"],
+        *,
+        bias: Float[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> Float[Tensor, "*b n m"]:
+        """The attention weights that :meth:`forward` uses and does not show (before dropout)."""
+        logits = q @ k.transpose(-2, -1) * self.scale(q)
+        if bias is not None:
+            logits = logits + bias
+        if mask is not None:
+            logits = logits.masked_fill(~mask, -math.inf)
+        seen = (logits > -math.inf).any(-1, keepdim=True)
+        return torch.where(seen, logits.softmax(-1), 0.0)
+
+    def extra_repr(self) -> str:
+        return f"temperature={self.temperature}, drop_rate={self.drop_rate}"
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention; ``relative`` adds a bias to the logits, ``rotary`` turns queries and keys."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        qkv_bias: bool = True,
+        relative: RelativeBias | None = None,
+        rotary: Rotary | None = None,
+        temperature: float = 1.0,
+        drop_rate: float = 0.0,
+        attention_drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.relative = relative
+        self.rotary = rotary
+        self.attend = Attend(temperature=temperature, drop_rate=attention_drop_rate)
+        self.proj = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(drop_rate)
+
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        q, k, v = rearrange(self.qkv(x), "b n (three h k) -> three b h n k", three=3, h=self.num_heads)
+        if self.rotary is not None:
+            q, k = self.rotary(q, grid, num_prefix), self.rotary(k, grid, num_prefix)
+        bias = self.relative(grid, num_prefix) if self.relative is not None else None
+        out = self.attend(q, k, v, bias=bias, layout=Layout(grid, grid, num_prefix))
+        return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention in which ``x`` asks and ``context`` answers."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        context_dim: int | None = None,
+        qkv_bias: bool = True,
+        temperature: float = 1.0,
+        drop_rate: float = 0.0,
+        attention_drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        self.num_heads = num_heads
+        self.q = nn.Linear(dim, dim, bias=qkv_bias)
+        self.kv = nn.Linear(context_dim or dim, 2 * dim, bias=qkv_bias)
+        self.attend = Attend(temperature=temperature, drop_rate=attention_drop_rate)
+        self.proj = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(drop_rate)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m e"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        layout: Layout | None = None,
+    ) -> Float[Tensor, "b n d"]:
+        q = rearrange(self.q(x), "b n (h k) -> b h n k", h=self.num_heads)
+        k, v = rearrange(self.kv(context), "b m (two h k) -> two b h m k", two=2, h=self.num_heads)
+        out = self.attend(q, k, v, mask=mask, layout=layout)
+        return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
+
+
+def check_heads(dim: int, num_heads: int) -> None:
+    if num_heads < 1 or dim % num_heads:
+        raise ValueError(f"dim must be a multiple of num_heads, got dim={dim}, num_heads={num_heads}")

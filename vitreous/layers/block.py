@@ -1,0 +1,52 @@
+"""The residual block: a token mixer and a channel MLP, each on a branch of its own.
+
+A mixer is any module ``(tokens, grid, num_prefix) → tokens``.
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.drop import DropPath
+from vitreous.layers.norm import LayerScale
+from vitreous.layers.position import Grid
+
+
+class Block(nn.Module):
+    """What both kinds of block own. ``layer_scale`` is the initial γ, or None for no LayerScale."""
+
+    def __init__(
+        self,
+        dim: int,
+        mixer: nn.Module,
+        mlp: nn.Module,
+        *,
+        norm_eps: float = 1e-6,
+        layer_scale: float | None = None,
+        drop_path_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
+        self.mixer = mixer
+        self.scale1 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
+        self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
+        self.mlp = mlp
+        self.scale2 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
+        self.drop_path = DropPath(drop_path_rate)
+
+
+class PreNormBlock(Block):
+    """x + F(norm(x)): the residual stream is never normalised, so a final norm must follow the last block."""
+
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        x = x + self.drop_path(self.scale1(self.mixer(self.norm1(x), grid, num_prefix)))
+        return x + self.drop_path(self.scale2(self.mlp(self.norm2(x))))
+
+
+class PostNormBlock(Block):
+    """norm(x + F(x)), as in the original Transformer."""
+
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        x = self.norm1(x + self.drop_path(self.scale1(self.mixer(x, grid, num_prefix))))
+        return self.norm2(x + self.drop_path(self.scale2(self.mlp(x))))

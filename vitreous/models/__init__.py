@@ -1,0 +1,35 @@
+"""Every model by name. A family adds its config to FAMILIES and its rows to MODELS: one line each."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import Any
+
+from vitreous.models import vit
+from vitreous.models.base import Backbone, Config, did_you_mean
+
+#: Configs that a weights file may name.
+FAMILIES: dict[str, type[Config]] = {"vit": vit.ViTConfig}
+
+MODELS: dict[str, Config] = {**vit.VARIANTS}
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """Names that match a shell pattern, as in ``list_models("deit*")``."""
+    return [name for name in MODELS if fnmatch.fnmatchcase(name, pattern)]
+
+
+def create_model(model: str | Config, **overrides: Any) -> Backbone:
+    """A freshly initialised model, by name or by config, with any of the config's fields overridden.
+
+    >>> create_model("vit_tiny_16", num_classes=10, image_size=(64, 96), num_channels=1)
+    """
+    return find_config(model).override(**overrides).build()
+
+
+def find_config(model: str | Config) -> Config:
+    if isinstance(model, Config):
+        return model
+    if model not in MODELS:
+        raise ValueError(f"there is no model {model!r}{did_you_mean(model, MODELS)} (vt.list_models() shows all)")
+    return MODELS[model]

@@ -1,0 +1,165 @@
+"""The contract that every backbone keeps, so that training, cost, recording and export need to know only this.
+
+    logits   = model(images)              one tensor (b, classes), or (b, d) when num_classes is 0
+    features = model.features(images)     tokens with their grid, and maps with strides, finest first
+    heads    = model.heads(features)      every head's output by name; forward averages them
+    model.blocks()                        the repeated units in order: what is checkpointed, sharded, compiled;
+                                          "blocks.3" names the fourth of them, in every family
+    model.config, model.spec              how it was built; how pictures are prepared, what classes are called
+"""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.init import trunc_normal_
+from vitreous.layers.position import Grid
+from vitreous.spec import Labels, Preprocess, Size, Spec, pair
+
+AnyConfig = TypeVar("AnyConfig", bound="Config")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ABC):
+    """How to build one model. Families add their fields; every instance checks its own values."""
+
+    image_size: Size = (224, 224)
+    num_channels: int = 3
+    num_classes: int = 1000
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
+        if self.num_channels < 1:
+            raise ValueError(f"num_channels must be at least 1, got {self.num_channels}")
+        if self.num_classes < 0:
+            raise ValueError(f"num_classes must be 0 (features) or more, got {self.num_classes}")
+        hints = get_type_hints(type(self))
+        for field in fields(self):
+            if get_origin(hints[field.name]) is Literal:
+                check_choice(field.name, getattr(self, field.name), get_args(hints[field.name]))
+
+    @abstractmethod
+    def build(self) -> Backbone:
+        """The model, freshly initialised."""
+
+    def override(self: AnyConfig, **overrides: Any) -> AnyConfig:
+        """A copy with some fields changed; an unknown name is an error that names the nearest field."""
+        names = [field.name for field in fields(self)]
+        for name in overrides:
+            if name not in names:
+                raise ValueError(f"{type(self).__name__} has no option {name!r}{did_you_mean(name, names)}")
+        return replace(self, **overrides)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """Features laid out as an image: ``values`` (b, c, y, x), one cell per ``stride`` pixels."""
+
+    values: Float[Tensor, "b c y x"]
+    stride: Size
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a backbone sees: final tokens (``num_prefix`` first, then the grid), and its maps from fine to coarse.
+
+    ``grid`` is None, and ``maps`` empty, when training has dropped tokens and no grid is left.
+    """
+
+    tokens: Float[Tensor, "b n d"]
+    grid: Grid | None
+    num_prefix: int
+    maps: tuple[FeatureMap, ...]
+
+
+class Backbone(nn.Module, ABC):
+    """A vision model. A family implements :meth:`features`, :meth:`heads` and :meth:`blocks`."""
+
+    #: Stride in pixels and width of each map that ``features`` returns, known without running the model.
+    strides: tuple[Size, ...]
+    dims: tuple[int, ...]
+    #: Names of the attributes that hold a classifier.
+    head_names: tuple[str, ...] = ("head",)
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.spec = Spec(Preprocess(image_size=config.image_size).with_channels(config.num_channels))
+
+    @abstractmethod
+    def features(self, images: Float[Tensor, "b c y x"]) -> Features: ...
+
+    @abstractmethod
+    def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]: ...
+
+    @abstractmethod
+    def blocks(self) -> list[nn.Module]: ...
+
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+        first, *others = self.heads(self.features(images)).values()
+        return sum(others, first) / (1 + len(others)) if others else first
+
+    def reset_head(self, num_classes: int) -> None:
+        """Replace every classifier by a fresh one; 0 classes leave the pooled features. Names of classes are dropped."""
+        self.config = self.config.override(num_classes=num_classes)
+        device = next(self.parameters()).device
+        for name in self.head_names:
+            setattr(self, name, classifier(self.dims[-1], num_classes).to(device))
+        self.spec = replace(self.spec, labels=Labels())
+
+    def name_classes(self, names: Iterable[str]) -> None:
+        """Remember what the classes are called; one name per class."""
+        labels = Labels(tuple(names))
+        labels.check(self.config.num_classes)
+        self.spec = replace(self.spec, labels=labels)
+
+    def check_images(self, images: Tensor, smallest: Size) -> None:
+        """One line that says what is wrong with a batch, before some layer deep inside does."""
+        if images.ndim != 4:
+            raise ValueError(f"images must have shape (batch, channels, height, width), got {tuple(images.shape)}")
+        if images.shape[1] != self.config.num_channels:
+            raise ValueError(
+                f"the model takes {self.config.num_channels} channels, the images have {images.shape[1]}; "
+                f"convert them, or build the model with num_channels={images.shape[1]}"
+            )
+        if not images.is_floating_point():
+            raise ValueError(f"images must be floating point, got {images.dtype}; vt.transforms(model) prepares them")
+        if images.shape[2] < smallest[0] or images.shape[3] < smallest[1]:
+            raise ValueError(
+                f"images of {images.shape[2]}×{images.shape[3]} pixels are smaller than one patch "
+                f"({smallest[0]}×{smallest[1]}); enlarge them or choose a smaller patch_size"
+            )
+
+
+def classifier(dim: int, num_classes: int) -> nn.Module:
+    if num_classes == 0:
+        return nn.Identity()
+    head = nn.Linear(dim, num_classes)
+    trunc_normal_(head.weight, std=0.02)
+    nn.init.zeros_(head.bias)
+    return head
+
+
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
+    choices = tuple(choices)
+    if value not in choices:
+        hint = did_you_mean(str(value), [str(choice) for choice in choices])
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}{hint}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known: {', '.join(sorted(known))}" if len(known) <= 30 else ""

@@ -1,0 +1,97 @@
+"""What a model knows about the world outside it: how pictures are prepared and what its classes are called.
+
+Plain dataclasses without torch, so that every module may import them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, get_args
+
+Size = tuple[int, int]
+Interpolation = Literal["nearest", "bilinear", "bicubic"]
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+HALF = (0.5, 0.5, 0.5)
+
+
+def pair(value: int | Iterable[int], name: str = "size") -> Size:
+    """``7`` and ``(7, 7)`` both mean height 7, width 7."""
+    both = (value, value) if isinstance(value, int) else tuple(value)
+    if len(both) != 2 or not all(isinstance(side, int) and side > 0 for side in both):
+        raise ValueError(f"{name} must be a positive int or (height, width), got {value!r}")
+    return both[0], both[1]
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """From a picture to a tensor: resize so that the crop is ``crop_ratio`` of it, centre crop, scale, normalise."""
+
+    image_size: Size = (224, 224)
+    crop_ratio: float = 0.875
+    interpolation: Interpolation = "bicubic"
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
+        object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
+        object.__setattr__(self, "std", tuple(float(value) for value in self.std))
+        if not 0 < self.crop_ratio <= 1:
+            raise ValueError(f"crop_ratio must lie in (0, 1], got {self.crop_ratio}")
+        if self.interpolation not in get_args(Interpolation):
+            raise ValueError(f"interpolation must be one of {get_args(Interpolation)}, got {self.interpolation!r}")
+        if len(self.mean) != len(self.std) or not self.mean or min(self.std) <= 0:
+            raise ValueError(
+                f"mean and std need one value per channel and std > 0, got mean={self.mean}, std={self.std}"
+            )
+
+    @property
+    def num_channels(self) -> int:
+        return len(self.mean)
+
+    def with_channels(self, num_channels: int) -> Preprocess:
+        """The same for another number of channels: each gets the average of the known means and deviations."""
+        if num_channels == self.num_channels:
+            return self
+        mean, std = sum(self.mean) / len(self.mean), sum(self.std) / len(self.std)
+        return replace(self, mean=(mean,) * num_channels, std=(std,) * num_channels)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Class names in the order of the logits; empty when nobody has named them."""
+
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(str(name) for name in self.names))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> str:
+        return self.names[index] if self.names else f"class {index}"
+
+    def check(self, num_classes: int) -> None:
+        if self.names and len(self.names) != num_classes:
+            raise ValueError(
+                f"{len(self.names)} class names for {num_classes} classes; "
+                f"give one name per class, or call reset_head({len(self.names)}) first"
+            )
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything a weights file must say beside config and weights, so that a picture gives an answer."""
+
+    preprocess: Preprocess = field(default_factory=Preprocess)
+    labels: Labels = field(default_factory=Labels)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"preprocess": asdict(self.preprocess), "labels": list(self.labels.names)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Spec:
+        return cls(Preprocess(**data["preprocess"]), Labels(tuple(data["labels"])))

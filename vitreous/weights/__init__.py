@@ -1,0 +1,1 @@
+"""Reading and writing weights: files of ours, files of others, and the well-known public ones by name."""

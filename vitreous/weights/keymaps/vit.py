@@ -1,0 +1,80 @@
+"""ViT, DeiT and DINOv2 as timm, transformers, torchvision and the original repositories name them."""
+
+from __future__ import annotations
+
+from vitreous.weights.keymaps import KeyMap
+
+#: The original DeiT and DINOv2 share timm's names but for registers and gated MLP.
+TIMM = KeyMap(
+    "timm, DeiT or DINOv2",
+    (
+        ("class_token", "cls_token"),
+        ("distill_token", "dist_token"),
+        ("registers", "(reg_token|register_tokens)"),
+        ("position.table", "pos_embed"),
+        ("stem.proj.{p}", "patch_embed.proj.{p}"),
+        ("layers.{i}.norm1.{p}", "blocks.{i}.norm1.{p}"),
+        ("layers.{i}.mixer.qkv.{p}", "blocks.{i}.attn.qkv.{p}"),
+        ("layers.{i}.mixer.proj.{p}", "blocks.{i}.attn.proj.{p}"),
+        ("layers.{i}.scale1.gamma", "blocks.{i}.ls1.gamma"),
+        ("layers.{i}.norm2.{p}", "blocks.{i}.norm2.{p}"),
+        ("layers.{i}.mlp.fc1.{p}", "blocks.{i}.mlp.(fc1|w12).{p}"),
+        ("layers.{i}.mlp.fc2.{p}", "blocks.{i}.mlp.(fc2|w3).{p}"),
+        ("layers.{i}.scale2.gamma", "blocks.{i}.ls2.gamma"),
+        ("norm.{p}", "(norm|fc_norm).{p}"),
+        ("head.{p}", "head.{p}"),
+        ("distill_head.{p}", "head_dist.{p}"),
+    ),
+    prefix=r"module\.|backbone\.",
+    unused=("mask_token",),
+)
+
+TORCHVISION = KeyMap(
+    "torchvision",
+    (
+        ("class_token", "class_token"),
+        ("position.table", "encoder.pos_embedding"),
+        ("stem.proj.{p}", "conv_proj.{p}"),
+        ("layers.{i}.norm1.{p}", "encoder.layers.encoder_layer_{i}.ln_1.{p}"),
+        ("layers.{i}.mixer.qkv.{p}", "encoder.layers.encoder_layer_{i}.self_attention.in_proj_{p}"),
+        ("layers.{i}.mixer.proj.{p}", "encoder.layers.encoder_layer_{i}.self_attention.out_proj.{p}"),
+        ("layers.{i}.norm2.{p}", "encoder.layers.encoder_layer_{i}.ln_2.{p}"),
+        ("layers.{i}.mlp.fc1.{p}", "encoder.layers.encoder_layer_{i}.mlp.(0|linear_1).{p}"),
+        ("layers.{i}.mlp.fc2.{p}", "encoder.layers.encoder_layer_{i}.mlp.(3|linear_2).{p}"),
+        ("norm.{p}", "encoder.ln.{p}"),
+        ("head.{p}", "heads.head.{p}"),
+    ),
+)
+
+LAYER = "(layers|encoder.layer).{i}"
+#: Version 5 renamed the parts inside a layer; files on the hub carry the names of version 4.
+TRANSFORMERS = KeyMap(
+    "transformers",
+    (
+        ("class_token", "embeddings.cls_token"),
+        ("distill_token", "embeddings.distillation_token"),
+        ("registers", "embeddings.register_tokens"),
+        ("position.table", "embeddings.position_embeddings"),
+        ("stem.proj.{p}", "embeddings.patch_embeddings.projection.{p}"),
+        ("layers.{i}.norm1.{p}", f"{LAYER}.(norm1|layernorm_before).{{p}}"),
+        ("layers.{i}.mixer.qkv.{p}", tuple(f"{LAYER}.attention.{part}_proj.{{p}}" for part in "qkv")),
+        (
+            "layers.{i}.mixer.qkv.{p}",
+            tuple(f"{LAYER}.attention.attention.{part}.{{p}}" for part in ("query", "key", "value")),
+        ),
+        ("layers.{i}.mixer.proj.{p}", f"{LAYER}.attention.(o_proj|output.dense).{{p}}"),
+        ("layers.{i}.scale1.gamma", f"{LAYER}.layer_scale1.lambda1"),
+        ("layers.{i}.norm2.{p}", f"{LAYER}.(norm2|layernorm_after).{{p}}"),
+        ("layers.{i}.mlp.fc1.{p}", f"{LAYER}.(mlp.fc1|mlp.weights_in|intermediate.dense).{{p}}"),
+        ("layers.{i}.mlp.fc1.{p}", (f"{LAYER}.mlp.gate_proj.{{p}}", f"{LAYER}.mlp.up_proj.{{p}}")),
+        ("layers.{i}.mlp.fc2.{p}", f"{LAYER}.(mlp.fc2|mlp.weights_out|mlp.down_proj|output.dense).{{p}}"),
+        ("layers.{i}.scale2.gamma", f"{LAYER}.layer_scale2.lambda1"),
+        ("norm.{p}", "layernorm.{p}"),
+        ("head.{p}", "(classifier|cls_classifier).{p}"),
+        ("distill_head.{p}", "distillation_classifier.{p}"),
+    ),
+    prefix=r"vit\.|deit\.|dinov2\.|dinov2_with_registers\.",
+    unused=("pooler.dense.{p}", "embeddings.mask_token"),
+)
+
+KEYMAPS = (TIMM, TORCHVISION, TRANSFORMERS)

@@ -1,0 +1,141 @@
+"""Well-known public weights by name, ``model.tag``: where they lie, under which licence, how pictures are prepared.
+
+They are fetched only when asked for by name, once, into the Hugging Face cache.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vitreous.models.base import did_you_mean
+from vitreous.spec import HALF, IMAGENET_MEAN, IMAGENET_STD, Labels, Preprocess, Spec
+
+
+@dataclass(frozen=True)
+class Published:
+    """One public file. ``model`` and ``config`` build the model it belongs to."""
+
+    name: str
+    repo: str
+    num_classes: int
+    preprocess: Preprocess
+    licence: str = "apache-2.0"
+    config: dict[str, Any] = field(default_factory=dict)
+    filename: str = "model.safetensors"
+
+    @property
+    def model(self) -> str:
+        return self.name.split(".")[0]
+
+    def spec(self) -> Spec:
+        return Spec(self.preprocess, imagenet_labels() if self.num_classes == 1000 else Labels())
+
+
+def imagenet_labels() -> Labels:
+    """The 1,000 class names of ImageNet-1k, in the usual order, as torchvision knows them."""
+    from torchvision.models import ResNet18_Weights
+
+    return Labels(tuple(ResNet18_Weights.IMAGENET1K_V1.meta["categories"]))
+
+
+HALF_NORM = {"mean": HALF, "std": HALF}
+IMAGENET_NORM = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+
+
+def timm(
+    name: str, theirs: str, norm: dict[str, tuple[float, ...]], *, size: int = 224, classes: int = 1000, **options: Any
+) -> Published:
+    """A file in timm's repositories: crops of 90 % at 224 pixels, the whole picture at higher resolutions."""
+    preprocess = Preprocess(image_size=(size, size), crop_ratio=0.9 if size == 224 else 1.0, **norm)
+    config = {"image_size": size, "num_classes": classes}
+    return Published(name, f"timm/{theirs}", classes, preprocess, config=config, **options)
+
+
+def augreg(model: str, tag: str, *, size: int = 224, ours: str | None = None, classes: int = 1000) -> Published:
+    """Google's ViT weights; timm calls ``vit_base_16`` ``vit_base_patch16_224``."""
+    stem, patch = model.rsplit("_", 1)
+    return timm(f"{model}.{ours or tag}", f"{stem}_patch{patch}_{size}.{tag}", HALF_NORM, size=size, classes=classes)
+
+
+def meta(name: str, theirs: str, **options: Any) -> Published:
+    return timm(name, theirs, IMAGENET_NORM, **options)
+
+
+IN21K, FT = "augreg_in21k", "augreg_in21k_ft_in1k"
+
+_ROWS = [
+    augreg("vit_tiny_16", FT),
+    augreg("vit_tiny_16", FT, size=384, ours=f"{FT}_384"),
+    augreg("vit_tiny_16", IN21K, classes=21843),
+    augreg("vit_small_16", "augreg_in1k"),
+    augreg("vit_small_16", FT),
+    augreg("vit_small_16", FT, size=384, ours=f"{FT}_384"),
+    augreg("vit_small_16", IN21K, classes=21843),
+    augreg("vit_small_32", FT),
+    augreg("vit_small_32", FT, size=384, ours=f"{FT}_384"),
+    augreg("vit_base_8", FT),
+    augreg("vit_base_16", "augreg_in1k"),
+    augreg("vit_base_16", FT),
+    augreg("vit_base_16", FT, size=384, ours=f"{FT}_384"),
+    augreg("vit_base_16", "augreg2_in21k_ft_in1k"),
+    augreg("vit_base_16", "orig_in21k_ft_in1k"),
+    augreg("vit_base_16", IN21K, classes=21843),
+    augreg("vit_base_32", FT),
+    augreg("vit_base_32", FT, size=384, ours=f"{FT}_384"),
+    augreg("vit_large_16", FT),
+    augreg("vit_large_16", FT, size=384, ours=f"{FT}_384"),
+    augreg("vit_large_32", "orig_in21k_ft_in1k", size=384),
+    augreg("vit_huge_14", "orig_in21k", classes=0),
+    *(
+        meta(f"deit_{size}_16.in1k", f"deit_{size}_patch16_224.fb_in1k") for size in ("tiny", "small", "base")
+    ),
+    meta("deit_base_16.in1k_384", "deit_base_patch16_384.fb_in1k", size=384),
+    *(
+        meta(f"deit_{size}_distilled_16.in1k", f"deit_{size}_distilled_patch16_224.fb_in1k")
+        for size in ("tiny", "small", "base")
+    ),
+    meta("deit_base_distilled_16.in1k_384", "deit_base_distilled_patch16_384.fb_in1k", size=384),
+    meta("vit_small_8.dino", "vit_small_patch8_224.dino", classes=0),
+    meta("vit_small_16.dino", "vit_small_patch16_224.dino", classes=0),
+    meta("vit_base_8.dino", "vit_base_patch8_224.dino", classes=0),
+    meta("vit_base_16.dino", "vit_base_patch16_224.dino", classes=0),
+    meta("vit_base_16.mae", "vit_base_patch16_224.mae", classes=0, licence="cc-by-nc-4.0"),
+    meta("vit_large_16.mae", "vit_large_patch16_224.mae", classes=0, licence="cc-by-nc-4.0"),
+    *(
+        meta(f"dinov2_{size}_{ours}14.lvd142m", f"vit_{size}_patch14_{theirs}dinov2.lvd142m", size=518, classes=0)
+        for size in ("small", "base", "large", "giant")
+        for ours, theirs in (("", ""), ("reg4_", "reg4_"))
+    ),
+]
+PUBLISHED: dict[str, Published] = {row.name: row for row in _ROWS}
+
+
+def list_weights(pattern: str = "*") -> list[str]:
+    """Names of public weights that match a shell pattern, as in ``list_weights("deit*")``."""
+    return [name for name in PUBLISHED if fnmatch.fnmatchcase(name, pattern)]
+
+
+def find(name: str) -> Published:
+    if name not in PUBLISHED:
+        raise ValueError(
+            f"there is no weights file and no public weight {name!r}{did_you_mean(name, PUBLISHED)} "
+            "(vt.list_weights() shows all names)"
+        )
+    return PUBLISHED[name]
+
+
+def fetch(weights: Published) -> Path:
+    """The file in the local cache, downloaded if it is not there yet."""
+    hub = importlib.import_module("huggingface_hub")
+    try:
+        return Path(hub.hf_hub_download(weights.repo, weights.filename))
+    except Exception as error:  # the library's and the network's errors are many; all mean: not to be had now
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            f"could not fetch {weights.name} from the Hugging Face hub ({weights.repo}): {reason}; connect to a "
+            f"network, or download {weights.filename} elsewhere and use vt.load_weights(model, path)"
+        ) from None
