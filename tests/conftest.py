@@ -6,7 +6,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from jaxtyping import install_import_hook
 
-install_import_hook(["vitreous.layers", "vitreous.explain"], "beartype.beartype")
+install_import_hook("vitreous.layers", "beartype.beartype")
 
 import pytest
 import torch

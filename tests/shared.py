@@ -1,6 +1,7 @@
 """Real weights and photos that lie beside the checkout; tests that need them skip where they are absent."""
 
 import io
+import itertools
 import json
 import os
 from pathlib import Path
@@ -39,5 +40,5 @@ def class_of(stem: str) -> int:
 def photos() -> tuple[list[Image.Image], np.ndarray]:
     with np.load(SHARED / "data" / "nips17_dev_1000_299px.npz") as file:
         data, offsets, labels = file["data"], file["offsets"], file["labels"]
-    files = [data[start:end].tobytes() for start, end in zip(offsets, offsets[1:], strict=False)]
+    files = [data[start:end].tobytes() for start, end in itertools.pairwise(offsets)]
     return [Image.open(io.BytesIO(content)) for content in files], labels

@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timm.layers import RotaryEmbeddingCat
+from timm.layers import RotaryEmbeddingCat, apply_rot_embed_cat
 from timm.layers.pos_embed_rel import RelPosBias
-from timm.layers import apply_rot_embed_cat
 
 from tests.parity import error, fill
 from vitreous.layers.position import Learned, LearnedAxes, RelativeBias, Rotary, SinCos, resample
@@ -46,7 +45,9 @@ def test_equal_counts_are_resampled_all_the_same():
     assert not torch.equal(result.view(1, -1, 1), rows)
 
 
-@pytest.mark.parametrize(("old", "new"), [((10, 1), (20, 1)), ((1, 10), (1, 20)), ((10, 3), (20, 1)), ((3, 10), (1, 20))])
+@pytest.mark.parametrize(
+    ("old", "new"), [((10, 1), (20, 1)), ((1, 10), (1, 20)), ((10, 3), (20, 1)), ((3, 10), (1, 20))]
+)
 @pytest.mark.parametrize("width", [1, 4])
 def test_resample_is_exact_on_a_ramp(old, new, width):
     """Bicubic interpolation reproduces a linear ramp away from the border (torch's own does not when x is 1)."""

@@ -134,7 +134,10 @@ BAD = [
     (lambda: vt.create_model("vit_tiny_16", image_siz=64), "no option 'image_siz'; did you mean 'image_size'?"),
     (lambda: vt.create_model("vit_tniy_16"), "no model 'vit_tniy_16'; did you mean 'vit_tiny_16'?"),
     (lambda: vt.create_model("vit_tiny_16", position="lerned"), "got 'lerned'; did you mean 'learned'?"),
-    (lambda: vt.create_model("vit_tiny_16", image_size=8), r"image_size \(8, 8\) is smaller than patch_size \(16, 16\)"),
+    (
+        lambda: vt.create_model("vit_tiny_16", image_size=8),
+        r"image_size \(8, 8\) is smaller than patch_size \(16, 16\)",
+    ),
     (lambda: vt.create_model("vit_tiny_16", image_size=(8, 8, 8)), "must be a positive int or"),
     (lambda: vt.create_model("vit_tiny_16", num_heads=5), "multiple of num_heads, got dim=192, num_heads=5"),
     (lambda: vt.create_model("vit_tiny_16", num_classes=-1), "num_classes must be 0"),

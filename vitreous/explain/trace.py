@@ -10,7 +10,6 @@ import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -33,7 +32,7 @@ REDUCTIONS: dict[str, Reduce] = {
 class Attention:
     """One layer's attention: ``weights`` (b, h, queries, keys), and what queries and keys stand for."""
 
-    weights: Float[Tensor, "..."]
+    weights: Float[Tensor, ...]
     layout: Layout | None = None
 
     @property
@@ -152,5 +151,3 @@ def choose(seams: dict[str, Seam], layers: Sequence[str] | str | None) -> dict[s
         if not fnmatch.filter(seams, pattern):
             raise ValueError(f"there is no layer {pattern!r}{did_you_mean(pattern, seams)}")
     return {name: seam for name, seam in seams.items() if any(fnmatch.fnmatchcase(name, p) for p in patterns)}
-
-

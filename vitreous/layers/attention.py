@@ -44,8 +44,8 @@ class Attend(nn.Module):
         k: Float[Tensor, "*b m k"],
         v: Float[Tensor, "*b m v"],
         *,
-        bias: Float[Tensor, "..."] | None = None,
-        mask: Bool[Tensor, "..."] | None = None,
+        bias: Float[Tensor, ...] | None = None,
+        mask: Bool[Tensor, ...] | None = None,
         layout: Layout | None = None,
     ) -> Float[Tensor, "*b n v"]:
         """``mask`` is True where a query may look; a query that may look nowhere gets zeros."""
@@ -68,8 +68,8 @@ class Attend(nn.Module):
         q: Float[Tensor, "*b n k"],
         k: Float[Tensor, "*b m k"],
         *,
-        bias: Float[Tensor, "..."] | None = None,
-        mask: Bool[Tensor, "..."] | None = None,
+        bias: Float[Tensor, ...] | None = None,
+        mask: Bool[Tensor, ...] | None = None,
     ) -> Float[Tensor, "*b n m"]:
         """The attention weights that :meth:`forward` uses and does not show (before dropout)."""
         logits = q @ k.transpose(-2, -1) * self.scale(q)
@@ -146,7 +146,7 @@ class CrossAttention(nn.Module):
         x: Float[Tensor, "b n d"],
         context: Float[Tensor, "b m e"],
         *,
-        mask: Bool[Tensor, "..."] | None = None,
+        mask: Bool[Tensor, ...] | None = None,
         layout: Layout | None = None,
     ) -> Float[Tensor, "b n d"]:
         q = rearrange(self.q(x), "b n (h k) -> b h n k", h=self.num_heads)

@@ -1,4 +1,4 @@
-"""Normalisation is torch's own LayerNorm, (x − μ)/√(σ² + ε)·γ + β, with ε set by each family; here, what goes with it."""
+"""LayerNorm is torch's own, (x − μ)/√(σ² + ε)·γ + β, with ε set by each family; here is what goes with it."""
 
 from __future__ import annotations
 

@@ -176,9 +176,7 @@ class Rotary(nn.Module):
         self.head_dim = head_dim
         self.temperature = temperature
 
-    def forward(
-        self, x: Float[Tensor, "b h n k"], grid: Grid | None, num_prefix: int = 0
-    ) -> Float[Tensor, "b h n k"]:
+    def forward(self, x: Float[Tensor, "b h n k"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b h n k"]:
         if grid is None:
             raise ValueError("rotary positions need the whole grid: they do not work with dropped tokens")
         angle = torch.cat(

@@ -1,11 +1,11 @@
 """The contract that every backbone keeps, so that training, cost, recording and export need to know only this.
 
-    logits   = model(images)              one tensor (b, classes), or (b, d) when num_classes is 0
-    features = model.features(images)     tokens with their grid, and maps with strides, finest first
-    heads    = model.heads(features)      every head's output by name; forward averages them
-    model.blocks()                        the repeated units in order: what is checkpointed, sharded, compiled;
-                                          "blocks.3" names the fourth of them, in every family
-    model.config, model.spec              how it was built; how pictures are prepared, what classes are called
+logits   = model(images)              one tensor (b, classes), or (b, d) when num_classes is 0
+features = model.features(images)     tokens with their grid, and maps with strides, finest first
+heads    = model.heads(features)      every head's output by name; forward averages them
+model.blocks()                        the repeated units in order: what is checkpointed, sharded, compiled;
+                                      "blocks.3" names the fourth of them, in every family
+model.config, model.spec              how it was built; how pictures are prepared, what classes are called
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ class Config(ABC):
     num_classes: int = 1000
 
     def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for field in fields(self):
+            check_value(field.name, getattr(self, field.name), hints[field.name])
         object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
         if self.num_channels < 1:
             raise ValueError(f"num_channels must be at least 1, got {self.num_channels}")
         if self.num_classes < 0:
             raise ValueError(f"num_classes must be 0 (features) or more, got {self.num_classes}")
-        hints = get_type_hints(type(self))
-        for field in fields(self):
-            if get_origin(hints[field.name]) is Literal:
-                check_choice(field.name, getattr(self, field.name), get_args(hints[field.name]))
 
     @abstractmethod
     def build(self) -> Backbone:
@@ -110,7 +109,7 @@ class Backbone(nn.Module, ABC):
         return sum(others, first) / (1 + len(others)) if others else first
 
     def reset_head(self, num_classes: int) -> None:
-        """Replace every classifier by a fresh one; 0 classes leave the pooled features. Names of classes are dropped."""
+        """A fresh classifier in every head, with classes yet to be named; 0 classes leave the pooled features."""
         self.config = self.config.override(num_classes=num_classes)
         device = next(self.parameters()).device
         for name in self.head_names:
@@ -150,11 +149,16 @@ def classifier(dim: int, num_classes: int) -> nn.Module:
     return head
 
 
-def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
-    choices = tuple(choices)
-    if value not in choices:
-        hint = did_you_mean(str(value), [str(choice) for choice in choices])
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}{hint}")
+def check_value(name: str, value: Any, hint: Any) -> None:
+    """Numbers must be numbers, and a choice one of the choices."""
+    kinds = {int: (int,), float: (int, float), bool: (bool,)}
+    if get_origin(hint) is Literal and value not in get_args(hint):
+        choices = [str(choice) for choice in get_args(hint)]
+        raise ValueError(
+            f"{name} must be one of {', '.join(choices)}; got {value!r}{did_you_mean(str(value), choices)}"
+        )
+    if hint in kinds and not isinstance(value, kinds[hint]):
+        raise ValueError(f"{name} must be {hint.__name__}, got {value!r}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -120,11 +120,13 @@ class ViT(Backbone):
         prefix = [token for token in (self.class_token, self.distill_token) if token is not None]
         if self.position is not None:
             table = self.position(grid, patches.device).to(patches.dtype)
-            prefix = [token + table[:, i : i + 1] if self.position.num_prefix else token for i, token in enumerate(prefix)]
+            prefix = [
+                token + table[:, i : i + 1] if self.position.num_prefix else token for i, token in enumerate(prefix)
+            ]
             patches = patches + table[:, self.position.num_prefix :]
         if self.registers is not None:
             prefix.append(self.registers)
-        return torch.cat([token.expand(len(images), -1, -1) for token in prefix] + [patches], dim=1)
+        return torch.cat([token.expand(images.shape[0], -1, -1) for token in prefix] + [patches], dim=1)
 
     def features(self, images: Float[Tensor, "b c y x"]) -> Features:
         self.check_images(images, smallest=self.config.patch_size)
@@ -230,7 +232,5 @@ VARIANTS: dict[str, ViTConfig] = {
         for size in ("tiny", "small", "base")
     },
     **{f"dinov2_{size}_14": config.override(**DINOV2_COMMON) for size, config in DINOV2.items()},
-    **{
-        f"dinov2_{size}_reg4_14": config.override(**DINOV2_COMMON, num_registers=4) for size, config in DINOV2.items()
-    },
+    **{f"dinov2_{size}_reg4_14": config.override(**DINOV2_COMMON, num_registers=4) for size, config in DINOV2.items()},
 }

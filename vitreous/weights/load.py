@@ -149,7 +149,9 @@ def fit_head(model: Backbone, tensors: dict[str, Tensor], report: LoadReport, *,
             if key in wanted:
                 report.fresh.append(key)
         if given is not None and num_classes:
-            report.adapted.append(f"{name}: {given.shape[0]} classes in the file, {num_classes} in the model: a new one")
+            report.adapted.append(
+                f"{name}: {given.shape[0]} classes in the file, {num_classes} in the model: a new one"
+            )
 
 
 def fit_channels(model: Backbone, tensors: dict[str, Tensor], report: LoadReport) -> None:
@@ -160,16 +162,15 @@ def fit_channels(model: Backbone, tensors: dict[str, Tensor], report: LoadReport
         return
     given = weight.shape[1]
     if wanted == 1:
-        tensors[key] = weight.sum(1, keepdim=True)
+        tensors[key], how = weight.sum(1, keepdim=True), "summed over channels"
     else:
         repeats = -(-wanted // given)
         tensors[key] = weight.repeat(1, repeats, 1, 1)[:, :wanted] * (given / wanted)
-    report.adapted.append(f"{key}: {given} channels in the file, {wanted} in the model: summed or repeated")
+        how = "repeated and rescaled"
+    report.adapted.append(f"{key}: {given} channels in the file, {wanted} in the model: {how}")
 
 
-def fit_positions(
-    model: Backbone, tensors: dict[str, Tensor], report: LoadReport, written_for: Config | None
-) -> None:
+def fit_positions(model: Backbone, tensors: dict[str, Tensor], report: LoadReport, written_for: Config | None) -> None:
     """Tables made for another grid are resampled. Our files say which grid; elsewhere it is taken to be square."""
     twin = dict(on_meta(written_for).named_modules()) if written_for is not None else {}
     for path, module in model.named_modules():

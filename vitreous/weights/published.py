@@ -42,15 +42,21 @@ def imagenet_labels() -> Labels:
     return Labels(tuple(ResNet18_Weights.IMAGENET1K_V1.meta["categories"]))
 
 
-HALF_NORM = {"mean": HALF, "std": HALF}
-IMAGENET_NORM = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+HALF_NORM = (HALF, HALF)
+IMAGENET_NORM = (IMAGENET_MEAN, IMAGENET_STD)
 
 
 def timm(
-    name: str, theirs: str, norm: dict[str, tuple[float, ...]], *, size: int = 224, classes: int = 1000, **options: Any
+    name: str,
+    theirs: str,
+    norm: tuple[tuple[float, ...], tuple[float, ...]],
+    *,
+    size: int = 224,
+    classes: int = 1000,
+    **options: Any,
 ) -> Published:
     """A file in timm's repositories: crops of 90 % at 224 pixels, the whole picture at higher resolutions."""
-    preprocess = Preprocess(image_size=(size, size), crop_ratio=0.9 if size == 224 else 1.0, **norm)
+    preprocess = Preprocess((size, size), crop_ratio=0.9 if size == 224 else 1.0, mean=norm[0], std=norm[1])
     config = {"image_size": size, "num_classes": classes}
     return Published(name, f"timm/{theirs}", classes, preprocess, config=config, **options)
 
@@ -90,9 +96,7 @@ _ROWS = [
     augreg("vit_large_16", FT, size=384, ours=f"{FT}_384"),
     augreg("vit_large_32", "orig_in21k_ft_in1k", size=384),
     augreg("vit_huge_14", "orig_in21k", classes=0),
-    *(
-        meta(f"deit_{size}_16.in1k", f"deit_{size}_patch16_224.fb_in1k") for size in ("tiny", "small", "base")
-    ),
+    *(meta(f"deit_{size}_16.in1k", f"deit_{size}_patch16_224.fb_in1k") for size in ("tiny", "small", "base")),
     meta("deit_base_16.in1k_384", "deit_base_patch16_384.fb_in1k", size=384),
     *(
         meta(f"deit_{size}_distilled_16.in1k", f"deit_{size}_distilled_patch16_224.fb_in1k")

@@ -49,7 +49,8 @@ class KeyMap:
 
     def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
         stacks: dict[str, list[Tensor | None]] = {}
-        unmapped, unused = [], []
+        unmapped: list[str] = []
+        unused: list[str] = []
         for key, tensor in theirs.items():
             for pattern, template, index, size in self.rules:
                 if match := pattern.fullmatch(key):

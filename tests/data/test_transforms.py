@@ -1,0 +1,60 @@
+"""The preprocessing equals torchvision's classic one, for any kind of picture."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms as classic
+
+import vitreous as vt
+
+
+def picture(mode="RGB", size=(120, 90)):
+    pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    return Image.fromarray(pixels).convert(mode)
+
+
+def test_equals_the_classic_pipeline():
+    expected = classic.Compose(
+        [
+            classic.Resize(256, interpolation=classic.InterpolationMode.BICUBIC),
+            classic.CenterCrop(224),
+            classic.ToTensor(),
+            classic.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ]
+    )
+    assert torch.allclose(vt.transforms(vt.Preprocess())(picture()), expected(picture()), atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK", "RGBA", "P", "1"])
+@pytest.mark.parametrize("num_channels", [1, 3])
+def test_any_mode(mode, num_channels):
+    model = vt.create_model("vit_tiny_16", depth=1, image_size=(32, 48), num_channels=num_channels)
+    tensor = vt.transforms(model)(picture(mode))
+    assert tensor.shape == (num_channels, 32, 48)
+    assert model(tensor[None]).shape == (1, 1000)
+
+
+def test_training_crops_at_random():
+    transform = vt.transforms(vt.Preprocess(image_size=(32, 32)), train=True)
+    assert not torch.equal(transform(picture()), transform(picture()))
+
+
+def test_channels_that_no_picture_has():
+    with pytest.raises(ValueError, match="the model takes 5"):
+        vt.transforms(vt.Preprocess().with_channels(5))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"crop_ratio": 0}, "crop_ratio must lie in"),
+        ({"interpolation": "cubic"}, "interpolation must be one of"),
+        ({"std": (0, 1, 1)}, "std > 0"),
+        ({"mean": (0.5,)}, "one value per channel"),
+        ({"image_size": -3}, "image_size must be a positive int"),
+    ],
+)
+def test_a_preprocess_that_makes_no_sense(options, message):
+    with pytest.raises(ValueError, match=message):
+        vt.Preprocess(**options)

@@ -1,0 +1,37 @@
+"""Models trace without graph breaks and export with a dynamic batch. In a child, where no shapes are checked."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.models.test_contract import SMALLEST
+
+TRACE = """
+import torch, vitreous as vt
+batch = torch.export.Dim("batch", min=1, max=64)
+for name, options in {cases}:
+    torch.compiler.reset()
+    model = vt.create_model(name, image_size=64, num_classes=7, **options).eval()
+    images = torch.randn(2, 3, 64, 64)
+    traced = torch.compile(model, backend="eager", fullgraph=True)
+    assert torch.allclose(traced(images), model(images), atol=1e-5)
+    assert torch.allclose(traced(images[:, :, :48]), model(images[:, :, :48]), atol=1e-5)
+    exported = torch.export.export(model, (images,), dynamic_shapes={{"images": {{0: batch}}}}).module()
+    for size in (1, 2, 5):
+        some = torch.randn(size, 3, 64, 64)
+        assert torch.allclose(exported(some), model(some), atol=1e-5), (name, options, size)
+print("traced")
+"""
+FAMILIES = [(name, {}) for name in SMALLEST]
+POSITIONS = [
+    ("vit_tiny_16", {"depth": 2, "position": position})
+    for position in ("none", "learned_2d", "sincos_1d", "sincos_2d", "relative", "rope")
+]
+
+
+@pytest.mark.parametrize("cases", [FAMILIES, POSITIONS], ids=["families", "positions"])
+def test_traces_whole_and_exports(cases):
+    code = TRACE.format(cases=cases)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.strip().endswith("traced"), result.stderr[-2000:]

@@ -1,0 +1,255 @@
+"""Files of ours and of others: what fits is loaded and reported, what does not is one clear error."""
+
+import json
+import pickle
+
+import pytest
+import safetensors.torch
+import torch
+
+import vitreous as vt
+from tests.parity import error, fill
+from vitreous.layers.position import resample
+from vitreous.weights import files
+
+
+def tiny(**overrides):
+    return fill(vt.create_model("vit_tiny_16", **({"depth": 2, "image_size": 64, "num_classes": 5} | overrides)))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = tiny()
+    model.name_classes("abcde")
+    path = tmp_path / "model.safetensors"
+    vt.save(model, path)
+    return model, path
+
+
+def test_a_report_a_person_can_read():
+    model = tiny(image_size=96, num_classes=3, num_channels=1)
+    report = vt.load_weights(model, tiny().state_dict())
+    assert str(report).splitlines() == [
+        "loaded 30 tensors, named as in Vitreous",
+        "  adapted: head: 5 classes in the file, 3 in the model: a new one",
+        "  adapted: stem.proj.weight: 3 channels in the file, 1 in the model: summed over channels",
+        "  adapted: position.table: made for a grid of 4×4, resampled to 6×6",
+        "  new, untrained: head.weight",
+        "  new, untrained: head.bias",
+    ]
+
+
+def test_only_the_head_stays_fresh_when_classes_differ(saved):
+    source, path = saved
+    model = tiny(num_classes=9)
+    head = model.head.weight.clone()
+    report = vt.load_weights(model, path)
+    assert report.fresh == ["head.weight", "head.bias"]
+    assert torch.equal(model.head.weight, head)
+    assert torch.equal(model.layers[1].mlp.fc2.weight, source.layers[1].mlp.fc2.weight)
+    assert model.spec.labels.names == ()
+
+
+def test_strict_head_refuses_another_number_of_classes(saved):
+    with pytest.raises(ValueError, match="the weights have 5 classes, the model 9 classes"):
+        vt.load_weights(tiny(num_classes=9), saved[1], head="strict")
+
+
+def test_features_only_leaves_the_classifier_out(saved):
+    model = tiny(num_classes=0)
+    report = vt.load_weights(model, saved[1])
+    assert report.unused == ["head.weight", "head.bias"]
+    assert not report.fresh
+
+
+@pytest.mark.parametrize("num_channels", [1, 2, 4, 7])
+def test_rgb_filters_answer_alike_on_grey_pictures(num_channels):
+    """A grey picture looks the same to RGB filters and to their adaptation."""
+    source, model = tiny(), tiny(num_channels=num_channels)
+    vt.load_weights(model, source.state_dict())
+    assert model.stem.proj.weight.shape[1] == num_channels
+    if num_channels == 1:
+        grey = torch.randn(2, 1, 64, 64)
+        assert error(model.stem(grey), source.stem(grey.expand(-1, 3, -1, -1))) < 1e-5
+    else:
+        ratio = model.stem.proj.weight.abs().mean() / source.stem.proj.weight.abs().mean()
+        assert ratio.item() == pytest.approx(3 / num_channels, rel=0.05)
+
+
+def test_our_files_know_their_grid(tmp_path):
+    """2×8 cells into 4×4: equal counts, and still resampled."""
+    source = tiny(image_size=(32, 128))
+    vt.save(source, tmp_path / "wide.safetensors")
+    model = tiny(image_size=64)
+    report = vt.load_weights(model, tmp_path / "wide.safetensors")
+    assert "made for a grid of 2×8, resampled to 4×4" in str(report)
+    assert torch.equal(model.position.table, resample(source.position.table, (2, 8), (4, 4), 1))
+
+
+@pytest.mark.parametrize("position", ["learned", "learned_2d", "relative"])
+def test_every_learned_position_is_resampled(tmp_path, position):
+    source = tiny(image_size=(32, 128), position=position)
+    vt.save(source, tmp_path / "model.safetensors")
+    model = vt.load(tmp_path / "model.safetensors", image_size=(96, 48)).eval()
+    images = torch.randn(1, 3, 96, 48)
+    assert error(model(images), source(images)) < 1e-4  # the source resamples while running
+
+
+def test_load_with_overrides_keeps_the_rest(saved):
+    source, path = saved
+    model = vt.load(path, num_classes=2, image_size=96)
+    assert model.spec.preprocess.image_size == (96, 96)
+    assert not model.spec.labels.names
+    assert torch.equal(model.layers[0].norm1.bias, source.layers[0].norm1.bias)
+
+
+def test_load_keeps_training_possible(saved):
+    model = vt.load(saved[1])
+    model(torch.randn(1, 3, 64, 64)).sum().backward()
+    assert all(p.requires_grad and p.grad is not None for p in model.parameters())
+
+
+def test_torch_checkpoints_and_their_wrappings(tmp_path):
+    source = tiny()
+    for wrap in (lambda s: s, lambda s: {"model": s}, lambda s: {"state_dict": s, "epoch": 3}):
+        torch.save(wrap(source.state_dict()), tmp_path / "model.pth")
+        model = tiny()
+        fill(model, seed=1)
+        vt.load_weights(model, tmp_path / "model.pth")
+        assert torch.equal(model.head.weight, source.head.weight)
+
+
+class Bomb:
+    """Would write a file if anybody unpickled it."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_no_pickle_is_ever_executed(tmp_path):
+    trap = tmp_path / "executed"
+    torch.save({"model": Bomb(trap)}, tmp_path / "a.pt")
+    (tmp_path / "b.pt").write_bytes(pickle.dumps({"model": Bomb(trap), "padding": "x" * 32}, protocol=2))
+    (tmp_path / "c.pt").write_bytes(pickle.dumps({"model": Bomb(trap), "padding": "x" * 32}))
+    for name in "abc":
+        with pytest.raises(ValueError, match="holds code, which Vitreous never runs"):
+            vt.load_weights(tiny(), tmp_path / f"{name}.pt")
+    assert not trap.exists()
+
+
+def rewrite(path, **metadata):
+    """The same file with another description."""
+    with safetensors.safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}
+        safetensors.torch.save_file(tensors, path, {**file.metadata(), **metadata})
+
+
+def changed_config(path, **changes):
+    with safetensors.safe_open(path, "pt") as file:
+        config = json.loads(file.metadata()["config"])
+    rewrite(path, config=json.dumps(config | changes))
+
+
+def truncate(path, keep):
+    path.write_bytes(path.read_bytes()[:keep])
+
+
+def flip(path, at):
+    content = bytearray(path.read_bytes())
+    content[at] ^= 0xFF
+    path.write_bytes(content)
+
+
+BAD_FILES = {
+    "cut off": (lambda p: truncate(p, 1000), "damaged or cut off"),
+    "cut off in the tensors": (lambda p: truncate(p, p.stat().st_size - 100), "damaged or cut off"),
+    "empty": (lambda p: truncate(p, 0), r"empty or cut off \(0 bytes\)"),
+    "header broken": (lambda p: flip(p, 8 + 5), "damaged or cut off|does not fit|description is not valid"),
+    "header length absurd": (lambda p: flip(p, 6), "neither a safetensors|damaged"),
+    "text": (lambda p: p.write_text("these are not weights, just words"), "neither a safetensors file nor"),
+    "a web page": (lambda p: p.write_text("<!DOCTYPE html><html>not found</html>"), "neither a safetensors file nor"),
+    "newer format": (lambda p: rewrite(p, version="99"), "format version 99, this Vitreous reads up to 1; upgrade"),
+    "config not JSON": (lambda p: rewrite(p, config="{"), "description is not valid"),
+    "config not a table": (lambda p: rewrite(p, config="[1]"), "description is not valid"),
+    "unknown option": (lambda p: changed_config(p, dpeth=3), "no option 'dpeth'; did you mean 'depth'"),
+    "wrong type": (lambda p: changed_config(p, dim="wide"), "dim must be int, got 'wide'"),
+    "absurd depth": (lambda p: changed_config(p, depth=10**9), "depth must lie between 1 and 1024"),
+    "absurd width": (lambda p: changed_config(p, dim=3 * 10**8), "does not fit ViT"),
+    "fewer blocks than said": (lambda p: changed_config(p, depth=3), "12 missing"),
+    "more blocks than said": (lambda p: changed_config(p, depth=1), "12 unknown"),
+    "labels of another count": (
+        lambda p: rewrite(p, spec='{"preprocess": {}, "labels": ["x"]}'),
+        "1 class names for 5 classes",
+    ),
+    "spec incomplete": (lambda p: rewrite(p, spec="{}"), "'preprocess' is missing"),
+    "family unknown": (lambda p: rewrite(p, family="mystery"), "does not say which model it belongs to"),
+    "foreign": (
+        lambda p: safetensors.torch.save_file({"a": torch.zeros(2)}, p),
+        "does not say which model it belongs to",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_a_bad_file_is_one_clear_line(saved, kind):
+    spoil, message = BAD_FILES[kind]
+    spoil(saved[1])
+    with pytest.raises(ValueError, match=message) as caught:
+        vt.load(saved[1])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no weights file .*nowhere.safetensors; check the path"):
+        vt.load(tmp_path / "nowhere.safetensors")
+
+
+def test_what_does_not_fit_is_listed_and_leaves_the_model_alone():
+    model, other = tiny(), tiny(dim=96).state_dict()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(ValueError, match=r"of another shape \(class_token is \(1, 1, 96\) in the file, \(1, 1, 192\)"):
+        vt.load_weights(model, other)
+    state = dict(model.state_dict()) | {"spurious": torch.zeros(1)}
+    del state["norm.weight"], state["layers.0.mixer.qkv.weight"]
+    with pytest.raises(ValueError, match=r"2 missing .*1 unknown"):
+        vt.load_weights(model, state)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_foreign_leftovers_are_an_error():
+    timm_like = {
+        "cls_token": torch.zeros(1, 1, 192),
+        "pos_embed": torch.zeros(1, 17, 192),
+        "blocks.0.extra.weight": torch.zeros(3),
+    }
+    with pytest.raises(ValueError, match=r"unknown .*blocks.0.extra.weight"):
+        vt.load_weights(tiny(), timm_like)
+
+
+def test_saving_is_whole_or_not_at_all(saved, tmp_path, monkeypatch):
+    model, path = saved
+    before = path.read_bytes()
+
+    def fail(*args):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(files.os, "replace", fail)
+    with pytest.raises(OSError, match="no space"):
+        vt.save(model, path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_saving_where_nothing_can_be_saved(saved):
+    with pytest.raises(ValueError, match="there is no folder"):
+        vt.save(saved[0], "no/such/folder/model.safetensors")
+
+
+def test_saving_with_names_that_do_not_fit_the_head(tmp_path):
+    model = tiny()
+    model.spec = vt.Spec(labels=vt.Labels(("only one",)))
+    with pytest.raises(ValueError, match="1 class names for 5 classes"):
+        vt.save(model, tmp_path / "model.safetensors")

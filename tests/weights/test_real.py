@@ -1,0 +1,40 @@
+"""Real weights give real answers."""
+
+import pytest
+import torch
+
+import vitreous as vt
+from tests.shared import DEIT_TINY, class_of, golden_logits, golden_pictures, need_shared, photos
+
+
+@pytest.fixture(scope="module")
+def deit():
+    need_shared()
+    model = vt.create_model("deit_tiny_16").eval()
+    vt.load_weights(model, DEIT_TINY)
+    return model
+
+
+@torch.no_grad()
+def test_logits_of_ten_pictures_equal_the_reference(deit):
+    transform, golden = vt.transforms(deit), golden_logits()
+    pictures = golden_pictures()
+    assert len(pictures) == 10
+    right = 0
+    for stem, picture in pictures:
+        logits = deit(transform(picture)[None])[0]
+        expected = torch.from_numpy(golden[f"c{class_of(stem)}"]).flatten()
+        assert (logits - expected).abs().max() < 1e-3
+        right += int(logits.argmax()) == class_of(stem)
+    assert right == 9  # the tabby becomes an Egyptian cat
+
+
+@torch.no_grad()
+def test_accuracy_on_a_thousand_photos(deit):
+    transform = vt.transforms(deit)
+    pictures, labels = photos()
+    top1 = 0
+    for start in range(0, 1000, 50):
+        batch = torch.stack([transform(picture) for picture in pictures[start : start + 50]])
+        top1 += int((deit(batch).argmax(1).numpy() == labels[start : start + 50]).sum())
+    assert top1 / 1000 == pytest.approx(0.842, abs=0.002)
