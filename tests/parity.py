@@ -9,7 +9,7 @@ def fill(model: nn.Module, seed: int = 0) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
 
     def draw(tensor: Tensor, mean: float, std: float) -> None:
-        tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=torch.float64) * std + mean)
+        tensor.copy_(torch.randn(tensor.shape, generator=generator) * std + mean)
 
     with torch.no_grad():
         for name, tensor in model.state_dict().items():

@@ -23,14 +23,16 @@ for name, options in {cases}:
         assert torch.allclose(exported(some), model(some), atol=1e-5), (name, options, size)
 print("traced")
 """
-FAMILIES = [(name, {}) for name in SMALLEST]
+FAMILIES = [(name, {"depth": 2}) for name in SMALLEST]
 POSITIONS = [
     ("vit_tiny_16", {"depth": 2, "position": position})
     for position in ("none", "learned_2d", "sincos_1d", "sincos_2d", "relative", "rope")
 ]
 
 
-@pytest.mark.parametrize("cases", [FAMILIES, POSITIONS], ids=["families", "positions"])
+@pytest.mark.parametrize(
+    "cases", [FAMILIES, pytest.param(POSITIONS, marks=pytest.mark.slow)], ids=["families", "positions"]
+)
 def test_traces_whole_and_exports(cases):
     code = TRACE.format(cases=cases)
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -29,6 +29,7 @@ def test_logits_of_ten_pictures_equal_the_reference(deit):
     assert right == 9  # the tabby becomes an Egyptian cat
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_accuracy_on_a_thousand_photos(deit):
     transform = vt.transforms(deit)
