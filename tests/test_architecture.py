@@ -17,7 +17,9 @@ MAY_IMPORT = {
     "data": set(),
     "models": {"layers"},
     "weights": {"models", "layers"},
+    "cost": {"models", "layers"},
     "explain": {"layers", "models", "weights", "data"},
+    "deploy": {"models", "weights", "data"},
 }
 OPEN_TO_ALL = {"spec", "machine"}
 
@@ -29,8 +31,11 @@ def imports_of_ours(path: Path) -> set[str]:
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module] if node.module != "vitreous" else [f"vitreous.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: relative imports hide what a file depends on"
+            names = (
+                [node.module or ""] if node.module != "vitreous" else [f"vitreous.{alias.name}" for alias in node.names]
+            )
         parts |= {name.split(".")[1] for name in names if name.startswith("vitreous.")}
     return parts
 

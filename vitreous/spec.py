@@ -5,7 +5,8 @@ Plain dataclasses without torch, so that every module may import them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -18,10 +19,14 @@ HALF = (0.5, 0.5, 0.5)
 
 def pair(value: int | Iterable[int], name: str = "size") -> Size:
     """``7`` and ``(7, 7)`` both mean height 7, width 7."""
-    both = (value, value) if isinstance(value, int) else tuple(value)
-    if len(both) != 2 or not all(isinstance(side, int) and side > 0 for side in both):
+    try:
+        height, width = value if isinstance(value, Iterable) else (value, value)
+        both = operator.index(height), operator.index(width)
+    except (TypeError, ValueError):
+        both = (0, 0)
+    if min(both) < 1:
         raise ValueError(f"{name} must be a positive int or (height, width), got {value!r}")
-    return both[0], both[1]
+    return both
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,11 @@ class Labels:
     def __len__(self) -> int:
         return len(self.names)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
     def __getitem__(self, index: int) -> str:
+        """A class's name, or a stand-in for one that nobody has named."""
         return self.names[index] if self.names else f"class {index}"
 
     def check(self, num_classes: int) -> None:

@@ -35,6 +35,18 @@ def test_any_mode(mode, num_channels):
     assert model(tensor[None]).shape == (1, 1000)
 
 
+@pytest.mark.parametrize("size", [(300, 100), (100, 300), (200, 200)])
+@pytest.mark.parametrize("target", [(64, 128), (128, 64)])
+def test_a_circle_stays_a_circle(size, target):
+    y, x = np.mgrid[: size[1], : size[0]]
+    circle = (np.hypot(y - size[1] / 2 + 0.5, x - size[0] / 2 + 0.5) < 20).astype(np.uint8) * 255
+    tensor = vt.transforms(vt.Preprocess(image_size=target, crop_ratio=1.0))(Image.fromarray(circle))
+    inside = tensor[0] > tensor[0].mean()
+    height, width = inside.any(1).sum().item(), inside.any(0).sum().item()
+    assert tensor.shape[1:] == target
+    assert abs(height - width) <= 2
+
+
 def test_training_crops_at_random():
     transform = vt.transforms(vt.Preprocess(image_size=(32, 32)), train=True)
     assert not torch.equal(transform(picture()), transform(picture()))

@@ -1,5 +1,6 @@
 """What is recorded is what was computed, and recording leaves nothing behind."""
 
+import copy
 import gc
 import weakref
 
@@ -74,17 +75,35 @@ def test_memory_is_bounded_by_choice():
 
 def test_reducing_frees_the_full_weights():
     model = tiny()
-    alive = []
+    full = []
 
-    def reduce(weights):
-        alive.append(weakref.ref(weights.untyped_storage()))
-        return weights.mean(1, keepdim=True)
+    def first_query(weights):
+        full.append(weakref.ref(weights))
+        return weights[:, :, 0]  # a view, which would keep all of the weights alive
 
-    with vt.record(model, reduce=reduce) as trace, torch.no_grad():
+    with vt.record(model, reduce=first_query) as trace, torch.no_grad():
         model(torch.randn(2, 3, 64, 64))
         gc.collect()
-        held = sum(a.weights.untyped_storage().nbytes() for a in trace.values())
-    assert held == 3 * 2 * 17 * 17 * 4
+        held = sum(attention.weights.untyped_storage().nbytes() for attention in trace.values())
+    assert held == 3 * (2 * 3 * 17) * 4
+    assert [weights() for weights in full] == [None] * 3
+
+
+def test_a_copy_made_while_recording_is_a_plain_model():
+    model = tiny()
+    with vt.record(model):
+        twin = copy.deepcopy(model)
+    with vt.record(twin) as trace:
+        twin(torch.randn(1, 3, 64, 64))
+    assert len(trace) == 3
+
+
+def test_half_precision_does_not_overflow():
+    """Products that overflow in float16 before they are scaled; the fused kernels compute them in float32."""
+    q = torch.full((1, 1, 2, 64), 60.0, dtype=torch.float16)
+    weights = Attend().weights(q, q)
+    assert weights.isfinite().all()
+    assert torch.allclose(weights, torch.full((1, 1, 2, 2), 0.5))
 
 
 def test_training_mode_survives_recording():

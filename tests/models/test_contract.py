@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 
@@ -101,9 +102,13 @@ class TestForReal:
     def test_channels(self, name):
         assert small(name, num_channels=5)(torch.randn(1, 5, 64, 64)).shape == (1, 7)
 
-    def test_half_way_precision_runs_in_float64(self, name):
+    def test_another_precision_also_with_a_new_head_and_a_resampled_grid(self, name):
+        """Computed in float64; of bfloat16, unsafe on some CPUs, only the types are looked at."""
         model = small(name).double()
+        model.reset_head(3)
         assert model(torch.randn(1, 3, 64, 80).double()).dtype == torch.float64
+        model.bfloat16().reset_head(4)
+        assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
 
     def test_training_mode_draws_and_evaluation_does_not(self, name):
         model = small(name, drop_path_rate=0.5)
@@ -125,6 +130,18 @@ def test_names_can_be_listed_by_pattern():
     assert len(vt.list_models("vit_*")) == 7 * 4
 
 
+def test_numbers_of_numpy_are_numbers():
+    model = vt.create_model("vit_tiny_16", depth=np.int64(1), num_classes=np.int32(7), image_size=np.int64(32))
+    assert model.config == MODELS["vit_tiny_16"].override(depth=1, num_classes=7, image_size=32)
+    assert type(model.config.num_classes) is int
+
+
+def test_unnamed_labels_end():
+    assert list(vt.Labels()) == []
+    assert "cat" not in vt.Labels()
+    assert vt.Labels()[3] == "class 3"
+
+
 def test_any_config_builds():
     config = MODELS["vit_tiny_16"].override(depth=1)
     assert len(vt.create_model(config, num_classes=3).blocks()) == 1
@@ -140,9 +157,17 @@ BAD = [
     ),
     (lambda: vt.create_model("vit_tiny_16", image_size=(8, 8, 8)), "must be a positive int or"),
     (lambda: vt.create_model("vit_tiny_16", num_heads=5), "multiple of num_heads, got dim=192, num_heads=5"),
-    (lambda: vt.create_model("vit_tiny_16", num_classes=-1), "num_classes must be 0"),
+    (lambda: vt.create_model("vit_tiny_16", num_classes=-1), "num_classes must be at least 0"),
     (lambda: vt.create_model("vit_tiny_16", num_channels=0), "num_channels must be at least 1"),
-    (lambda: vt.create_model("vit_tiny_16", depth=0), "depth must lie between"),
+    (lambda: vt.create_model("vit_tiny_16", depth=2000), "depth must lie between"),
+    (lambda: vt.create_model("vit_tiny_16", depth=True), "depth must be a whole number, got True"),
+    (lambda: vt.create_model("vit_tiny_16", dim=0), "dim must be at least 1"),
+    (lambda: vt.create_model("vit_tiny_16", num_registers=-1), "num_registers must be at least 0"),
+    (lambda: vt.create_model("vit_tiny_16", mlp_ratio=float("nan")), "mlp_ratio must be a number"),
+    (lambda: vt.create_model("vit_tiny_16", layer_scale="small"), "layer_scale must be a number"),
+    (lambda: vt.create_model("vit_tiny_16", attention_drop_rate=1.5), "attention_drop_rate must lie in"),
+    (lambda: vt.create_model("vit_tiny_16", image_size=None), "must be a positive int or"),
+    (lambda: vt.create_model(3), "by name or by config, got 3"),
     (lambda: vt.create_model("vit_tiny_16", class_token=False), "choose pool='mean'"),
     (lambda: vt.create_model("vit_tiny_16", distilled=True, pool="mean"), "distilled=True needs pool='class'"),
     (lambda: vt.create_model("vit_tiny_16", token_drop_rate=0.5, position="rope"), "positions added to the tokens"),

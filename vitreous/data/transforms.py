@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
+import torch
 from PIL import Image
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 
+from vitreous.data.pictures import standard
 from vitreous.spec import Preprocess, Spec
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -29,7 +32,7 @@ class PictureTransform:
         self.steps = v2.Compose([*(augment(preprocess) if train else shrink(preprocess)), *normalise(preprocess)])
 
     def __call__(self, picture: Image.Image) -> Tensor:
-        return self.steps(picture.convert(self.mode))
+        return self.steps(standard(picture).convert(self.mode))
 
     def __repr__(self) -> str:
         return f"PictureTransform({self.mode}, {self.steps})"
@@ -41,16 +44,24 @@ def transforms(model: HasSpec | Preprocess, *, train: bool = False) -> PictureTr
     return PictureTransform(preprocess, train=train)
 
 
-def shrink(preprocess: Preprocess) -> list[v2.Transform]:
-    """Resize with the aspect ratio kept, so that the centre crop covers ``crop_ratio`` of the short side."""
-    height, width = preprocess.image_size
-    mode = InterpolationMode(preprocess.interpolation)
-    if height == width:
-        resize = v2.Resize(int(height / preprocess.crop_ratio), interpolation=mode)
-    else:
-        larger = [int(side / preprocess.crop_ratio) for side in (height, width)]
-        resize = v2.Resize(larger, interpolation=mode)
-    return [resize, v2.CenterCrop([height, width])]
+def shrink(preprocess: Preprocess) -> list[Callable[[Any], Any]]:
+    return [Cover(preprocess), v2.CenterCrop(list(preprocess.image_size))]
+
+
+class Cover:
+    """Resize with the aspect ratio kept, so that the crop covers ``crop_ratio`` of the tighter side."""
+
+    def __init__(self, preprocess: Preprocess) -> None:
+        self.least = [int(side / preprocess.crop_ratio) for side in preprocess.image_size]
+        self.interpolation = InterpolationMode(preprocess.interpolation)
+
+    def __call__(self, picture: Image.Image) -> Image.Image:
+        width, height = picture.size
+        if height * self.least[1] > width * self.least[0]:  # tall for the crop: the width decides
+            size = [int(self.least[1] * height / width), self.least[1]]
+        else:
+            size = [self.least[0], int(self.least[0] * width / height)]
+        return v2.functional.resize(picture, size, interpolation=self.interpolation)
 
 
 def augment(preprocess: Preprocess) -> list[v2.Transform]:
@@ -59,8 +70,6 @@ def augment(preprocess: Preprocess) -> list[v2.Transform]:
 
 
 def normalise(preprocess: Preprocess) -> list[v2.Transform]:
-    import torch
-
     return [
         v2.ToImage(),
         v2.ToDtype(torch.float32, scale=True),

@@ -6,11 +6,15 @@ replaced by a module that computes the same output through the explicit softmax 
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -23,8 +27,8 @@ Reduce = Callable[[Tensor], Tensor]
 
 #: Reductions by name, each applied as soon as a layer has run, so that only its result is held.
 REDUCTIONS: dict[str, Reduce] = {
-    "mean_heads": lambda weights: weights.mean(dim=1, keepdim=True),
-    "max_heads": lambda weights: weights.amax(dim=1, keepdim=True),
+    "mean_heads": partial(torch.mean, dim=1, keepdim=True),
+    "max_heads": partial(torch.amax, dim=1, keepdim=True),
 }
 
 
@@ -91,8 +95,19 @@ class RecordingAttend(nn.Module):
     ) -> Tensor:
         weights = self.attend.weights(q, k, **options)
         shown = weights.detach()
-        self.trace.keep(self.name, Attention(self.reduce(shown) if self.reduce else shown, layout))
-        return F.dropout(weights, self.attend.drop_rate, self.training) @ v
+        if self.reduce is not None:
+            shown = compact(self.reduce(shown))
+        self.trace.keep(self.name, Attention(shown, layout))
+        return F.dropout(weights, self.attend.drop_rate, self.training).to(v.dtype) @ v
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Attend:
+        """A copy of a model that is being recorded is a plain model."""
+        return copy.deepcopy(self.attend, memo)
+
+
+def compact(tensor: Tensor) -> Tensor:
+    """A tensor that holds no more memory than it shows: a view would keep all of what it looks at."""
+    return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
 
 
 @contextmanager
@@ -102,7 +117,8 @@ def record(
     """Record the attention of every layer, or of those that match ``layers`` ("blocks.3", "blocks.1?").
 
     Weights take b·h·n² numbers a layer: choose layers, or give ``reduce`` ("mean_heads", "max_heads" or a function of
-    the weights) to hold only what you need. A second forward pass replaces what the first one left.
+    the weights) to hold only what you need. A second forward pass replaces what the first one left. While gradients
+    are recorded autograd holds the full weights all the same: use ``torch.no_grad()`` to look at large models.
     """
     seams = choose(find_seams(model), layers)
     if isinstance(reduce, str):
@@ -128,9 +144,13 @@ def find_seams(model: Backbone) -> dict[str, Seam]:
     if not isinstance(model, Backbone):
         raise ValueError(f"record needs a Vitreous model, got {type(model).__name__}; of a compiled one, the original")
     seams: dict[str, Seam] = {}
+    owners: set[nn.Module] = set()
     for index, block in enumerate(model.blocks()):
         found = []
         for path, owner in block.named_modules():
+            if owner in owners:
+                continue  # a block that stands in several places is one block
+            owners.add(owner)
             for attribute, child in owner.named_children():
                 if isinstance(child, RecordingAttend):
                     raise ValueError("this model is being recorded already; use the trace of the outer with block")

@@ -71,8 +71,12 @@ class Attend(nn.Module):
         bias: Float[Tensor, ...] | None = None,
         mask: Bool[Tensor, ...] | None = None,
     ) -> Float[Tensor, "*b n m"]:
-        """The attention weights that :meth:`forward` uses and does not show (before dropout)."""
-        logits = q @ k.transpose(-2, -1) * self.scale(q)
+        """The attention weights that :meth:`forward` uses and does not show (before dropout).
+
+        At least in float32, as the fused kernels compute them: in half precision the products overflow.
+        """
+        precise = torch.promote_types(q.dtype, torch.float32)
+        logits = q.to(precise) * self.scale(q) @ k.to(precise).transpose(-2, -1)
         if bias is not None:
             logits = logits + bias
         if mask is not None:

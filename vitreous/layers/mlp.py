@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -27,9 +26,10 @@ class GatedMlp(nn.Module):
     def __init__(self, dim: int, hidden_dim: int, *, drop_rate: float = 0.0) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, 2 * hidden_dim)
+        self.act = nn.SiLU()
         self.fc2 = nn.Linear(hidden_dim, dim)
         self.drop = nn.Dropout(drop_rate)
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         gate, value = self.fc1(x).chunk(2, dim=-1)
-        return self.drop(self.fc2(self.drop(F.silu(gate) * value)))
+        return self.drop(self.fc2(self.drop(self.act(gate) * value)))

@@ -35,26 +35,25 @@ def resample(
     if old_grid == new_grid:
         return table
     prefix, cells = table[:, :num_prefix], table[:, num_prefix:]
+    precise = rearrange(cells, "b (y x) d -> b y x d", y=old_grid[0])
+    precise = precise.to(torch.promote_types(table.dtype, torch.float32))
     rows, columns = (
-        resampling_matrix(old, new, antialias, table.device) for old, new in zip(old_grid, new_grid, strict=True)
+        resampling_matrix(old, new, antialias, precise) for old, new in zip(old_grid, new_grid, strict=True)
     )
-    precise = rearrange(cells, "b (y x) d -> b y x d", y=old_grid[0]).to(torch.promote_types(cells.dtype, rows.dtype))
-    precise = torch.einsum("vy, byxd -> bvxd", rows.to(precise), precise)
-    precise = torch.einsum("wx, bvxd -> bvwd", columns.to(precise), precise)
+    precise = torch.einsum("vy, byxd -> bvxd", rows, precise)
+    precise = torch.einsum("wx, bvxd -> bvwd", columns, precise)
     return torch.cat([prefix, rearrange(precise, "b y x d -> b (y x) d").to(table.dtype)], dim=1)
 
 
-def resampling_matrix(
-    old: int, new: int, antialias: bool, device: torch.device | None = None
-) -> Float[Tensor, "new old"]:
+def resampling_matrix(old: int, new: int, antialias: bool, like: Tensor) -> Float[Tensor, "new old"]:
     """Bicubic resampling of one axis as the matrix that it is.
 
     Torch gives it through the rows of an identity. Interpolating tables directly is not safe: with ``antialias``
     and a target one cell wide, torch 2.15 returns wrong numbers on the CPU.
     """
     if old == 1:
-        return torch.ones(new, 1, device=device)
-    identity = torch.eye(old, device=device)[None, None]
+        return like.new_ones(new, 1)
+    identity = torch.eye(old, dtype=like.dtype, device=like.device)[None, None]
     return F.interpolate(identity, size=(new, old), mode="bicubic", align_corners=False, antialias=antialias)[0, 0]
 
 

@@ -30,6 +30,8 @@ def create_model(model: str | Config, **overrides: Any) -> Backbone:
 def find_config(model: str | Config) -> Config:
     if isinstance(model, Config):
         return model
+    if not isinstance(model, str):
+        raise ValueError(f"a model is given by name or by config, got {model!r}")
     if model not in MODELS:
         raise ValueError(f"there is no model {model!r}{did_you_mean(model, MODELS)} (vt.list_models() shows all)")
     return MODELS[model]

@@ -11,6 +11,8 @@ model.config, model.spec              how it was built; how pictures are prepare
 from __future__ import annotations
 
 import difflib
+import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
@@ -37,12 +39,11 @@ class Config(ABC):
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
         for field in fields(self):
-            check_value(field.name, getattr(self, field.name), hints[field.name])
+            value = checked(field.name, getattr(self, field.name), hints[field.name])
+            object.__setattr__(self, field.name, value)
         object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
         if self.num_channels < 1:
             raise ValueError(f"num_channels must be at least 1, got {self.num_channels}")
-        if self.num_classes < 0:
-            raise ValueError(f"num_classes must be 0 (features) or more, got {self.num_classes}")
 
     @abstractmethod
     def build(self) -> Backbone:
@@ -82,7 +83,7 @@ class Features:
 
 
 class Backbone(nn.Module, ABC):
-    """A vision model. A family implements :meth:`features`, :meth:`heads` and :meth:`blocks`."""
+    """A vision model. A family implements :meth:`features`, :meth:`pooled`, :meth:`heads` and :meth:`blocks`."""
 
     #: Stride in pixels and width of each map that ``features`` returns, known without running the model.
     strides: tuple[Size, ...]
@@ -99,6 +100,10 @@ class Backbone(nn.Module, ABC):
     def features(self, images: Float[Tensor, "b c y x"]) -> Features: ...
 
     @abstractmethod
+    def pooled(self, features: Features) -> Float[Tensor, "b d"]:
+        """One vector per image: what the classifier sees."""
+
+    @abstractmethod
     def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]: ...
 
     @abstractmethod
@@ -111,9 +116,9 @@ class Backbone(nn.Module, ABC):
     def reset_head(self, num_classes: int) -> None:
         """A fresh classifier in every head, with classes yet to be named; 0 classes leave the pooled features."""
         self.config = self.config.override(num_classes=num_classes)
-        device = next(self.parameters()).device
+        like = next(self.parameters())
         for name in self.head_names:
-            setattr(self, name, classifier(self.dims[-1], num_classes).to(device))
+            setattr(self, name, classifier(self.dims[-1], num_classes).to(like.device, like.dtype))
         self.spec = replace(self.spec, labels=Labels())
 
     def name_classes(self, names: Iterable[str]) -> None:
@@ -149,16 +154,38 @@ def classifier(dim: int, num_classes: int) -> nn.Module:
     return head
 
 
-def check_value(name: str, value: Any, hint: Any) -> None:
-    """Numbers must be numbers, and a choice one of the choices."""
-    kinds = {int: (int,), float: (int, float), bool: (bool,)}
-    if get_origin(hint) is Literal and value not in get_args(hint):
+def checked(name: str, value: Any, hint: Any) -> Any:
+    """A config's value as its type says: a number, a probability for a rate, one of the choices."""
+    if get_origin(hint) is Literal:
         choices = [str(choice) for choice in get_args(hint)]
-        raise ValueError(
-            f"{name} must be one of {', '.join(choices)}; got {value!r}{did_you_mean(str(value), choices)}"
-        )
-    if hint in kinds and not isinstance(value, kinds[hint]):
-        raise ValueError(f"{name} must be {hint.__name__}, got {value!r}")
+        if value not in get_args(hint):
+            near = did_you_mean(str(value), choices)
+            raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}{near}")
+    elif hint is bool and not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+    elif hint is int:
+        value = checked_int(name, value)
+    elif hint is float or (hint == (float | None) and value is not None):
+        value = checked_float(name, value)
+    return value
+
+
+def checked_int(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    value = operator.index(value)
+    least = 0 if name.startswith("num_") else 1
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+    return value
+
+
+def checked_float(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a number, got {value!r}")
+    if value < 0 or (name.endswith("_rate") and value >= 1):
+        raise ValueError(f"{name} must {'lie in [0, 1)' if name.endswith('_rate') else 'not be negative'}, got {value}")
+    return float(value)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

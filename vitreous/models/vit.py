@@ -69,8 +69,8 @@ class ViTConfig(Config):
             raise ValueError(f"depth must lie between 1 and 1024, got {self.depth}")
         if self.pool == "class" and not self.class_token:
             raise ValueError("pool='class' needs class_token=True; choose pool='mean' or 'max' without one")
-        if self.distilled and self.pool != "class":
-            raise ValueError(f"distilled=True needs pool='class', got pool={self.pool!r}")
+        if self.distilled and (self.pool != "class" or self.final_norm != "tokens"):
+            raise ValueError("distilled=True needs pool='class' and final_norm='tokens': its token is read as it is")
         if self.token_drop_rate and self.position in ("relative", "rope"):
             raise ValueError(f"token_drop_rate needs positions added to the tokens, not position={self.position!r}")
         if self.image_size[0] < self.patch_size[0] or self.image_size[1] < self.patch_size[1]:
@@ -93,10 +93,11 @@ class ViT(Backbone):
         self.registers = nn.Parameter(torch.empty(1, config.num_registers, dim)) if config.num_registers else None
         self.num_prefix = config.class_token + config.distilled + config.num_registers
 
-        self.position = make_position(config, self.stem.grid(config.image_size))
+        grid = self.stem.grid(config.image_size)
+        self.position = make_position(config, grid)
         self.drop = nn.Dropout(config.drop_rate)
         self.token_drop = TokenDrop(config.token_drop_rate)
-        self.layers = nn.ModuleList(make_block(config, self.num_prefix, index) for index in range(config.depth))
+        self.layers = nn.ModuleList(make_block(config, grid, self.num_prefix, index) for index in range(config.depth))
         self.norm = nn.LayerNorm(dim, eps=config.norm_eps)
         self.head = classifier(dim, config.num_classes)
         if config.distilled:
@@ -145,7 +146,7 @@ class ViT(Backbone):
         values = rearrange(x[:, self.num_prefix :], "b (y x) d -> b d y x", y=grid[0])
         return (FeatureMap(values, self.config.patch_size),)
 
-    def pool(self, features: Features) -> Float[Tensor, "b d"]:
+    def pooled(self, features: Features) -> Float[Tensor, "b d"]:
         patches = features.tokens[:, features.num_prefix :]
         if self.config.pool == "class":
             pooled = features.tokens[:, 0]
@@ -154,7 +155,7 @@ class ViT(Backbone):
         return self.norm(pooled) if self.config.final_norm == "pooled" else pooled
 
     def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
-        heads = {"class": self.head(self.pool(features))}
+        heads = {"class": self.head(self.pooled(features))}
         if self.config.distilled:
             heads["distill"] = self.distill_head(features.tokens[:, 1])
         return heads
@@ -178,8 +179,7 @@ def make_position(config: ViTConfig, grid: Grid) -> Learned | LearnedAxes | SinC
     return None
 
 
-def make_block(config: ViTConfig, num_prefix: int, index: int) -> PreNormBlock:
-    grid = (-(-config.image_size[0] // config.patch_size[0]), -(-config.image_size[1] // config.patch_size[1]))
+def make_block(config: ViTConfig, grid: Grid, num_prefix: int, index: int) -> PreNormBlock:
     mixer = SelfAttention(
         config.dim,
         config.num_heads,

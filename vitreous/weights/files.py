@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitreous.models import FAMILIES
 from vitreous.models.base import Backbone, Config
@@ -40,7 +39,16 @@ class WeightsFile:
 
 def save(model: Backbone, path: str | os.PathLike[str]) -> None:
     """Write weights, config and spec to one safetensors file that :func:`vitreous.load` reads back."""
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     model.spec.labels.check(model.config.num_classes)
+    wanted = on_meta(model.config, "this model").state_dict()
+    changed = [name for name in {**wanted, **tensors} if shape_of(wanted, name) != shape_of(tensors, name)]
+    if changed:
+        raise ValueError(
+            f"the model is not what its config says, so the file could not be read back: {shorten(changed)}; "
+            "use reset_head or a config of your own for such changes"
+        )
     family = {kind: name for name, kind in FAMILIES.items()}.get(type(model.config))
     metadata = {
         "format": FORMAT,
@@ -49,34 +57,37 @@ def save(model: Backbone, path: str | os.PathLike[str]) -> None:
         "config": json.dumps(model.config.to_json()),
         "spec": json.dumps(model.spec.to_json()),
     }
-    write_atomically(Path(path), to_bytes(plain_tensors(model), metadata))
+    write_atomically(Path(path), to_bytes(tensors, metadata))
 
 
-def plain_tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+def shape_of(tensors: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:
+    return tuple(tensors[name].shape) if name in tensors else None
+
+
+def on_meta(config: Config, where: str) -> Backbone:
+    """The model's shape without its memory: what a file claims is checked before anything is allocated for it."""
+    try:
+        with torch.device("meta"):
+            return config.build()
+    except Exception as error:  # sizes that overflow raise many kinds of error
+        raise ValueError(f"{where}: no model can be built from its config ({first_line(error)})") from None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Readers see the old file or the new one, never half of it, even when power or disk fail midway."""
-    if not path.parent.is_dir():
-        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    path = path.resolve()
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"cannot write {path}: it is a folder, or its folder does not exist")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~current_umask())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
-
-
-def current_umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def read(path: str | os.PathLike[str]) -> WeightsFile:
@@ -99,14 +110,15 @@ def read_safetensors(path: Path) -> WeightsFile:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            # cloned: a mapped file that changes on disk would change the model, or kill the process
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path} is damaged or cut off ({error}); fetch or save it again") from None
     if metadata.get("format") != FORMAT:
         return WeightsFile(tensors)
     try:
         return WeightsFile(tensors, *parse_metadata(metadata))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path}: its description is not valid ({describe(error)})") from None
 
 
@@ -125,10 +137,9 @@ def read_torch(path: Path) -> dict[str, Tensor]:
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds here; each means that the file cannot be used
-        reason = str(error).splitlines()[0]
         raise ValueError(
-            f"{path} cannot be read as plain tensors ({reason}); it is damaged, or holds code, which Vitreous never "
-            "runs: save its state_dict as safetensors"
+            f"{path} cannot be read as plain tensors ({first_line(error)}); it is damaged, or holds code, "
+            "which Vitreous never runs: save its state_dict as safetensors"
         ) from None
     for wrapper in WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
@@ -140,4 +151,12 @@ def read_torch(path: Path) -> dict[str, Tensor]:
 
 
 def describe(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    return f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
+
+
+def first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def shorten(names: list[str], limit: int = 5) -> str:
+    return ", ".join(names[:limit]) + (f", … and {len(names) - limit} more" if len(names) > limit else "")

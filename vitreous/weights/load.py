@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from vitreous.layers.position import Grid, Learned, LearnedAxes, RelativeBias
-from vitreous.models import create_model
+from vitreous.models import create_model, find_config
 from vitreous.models.base import Backbone, Config
 from vitreous.spec import Spec
 from vitreous.weights import files, published
-from vitreous.weights.keymaps import KeyMap, Translation
-from vitreous.weights.keymaps import vit as vit_keys
+from vitreous.weights.keymaps import Translation, keymaps_of
 
-#: Key maps by the module that defines the model.
-KEYMAPS: dict[str, tuple[KeyMap, ...]] = {"vitreous.models.vit": vit_keys.KEYMAPS}
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+POSITIONS = (Learned, LearnedAxes, RelativeBias)
 
 
 @dataclass
@@ -42,39 +41,54 @@ class LoadReport:
         return "\n".join(lines)
 
 
-def load(source: str | os.PathLike[str], **overrides: Any) -> Backbone:
-    """A whole model: from a file that :func:`vitreous.save` wrote, or a public weight by name.
+def load(source: str | os.PathLike[str], *, model: str | Config | None = None, **overrides: Any) -> Backbone:
+    """A whole model: from a file that :func:`vitreous.save` wrote, a public weight by name, or a foreign file.
+
+    It computes in float32 whatever the file's precision.
 
     >>> load("cat.safetensors")
     >>> load("deit_tiny_16.in1k", num_classes=10)      # fetched once, then cached; a new head
+    >>> load("deit.pth", model="deit_tiny_16")         # its number of classes is taken from the file
     """
     if is_name(source):
         return load_published(str(source), overrides)
     file = files.read(source)
     if file.config is None:
-        raise ValueError(
-            f"{source} does not say which model it belongs to (not written by vt.save, or a config of your own); "
-            "build the model with vt.create_model and use vt.load_weights(model, path)"
-        )
-    check_fit(on_meta(file.config), file.tensors, str(source))
-    model = file.config.override(**overrides).build() if overrides else on_meta(file.config)
-    install(model, file, str(source), assign=not overrides)
-    return model
+        return load_foreign(file, str(source), model, overrides)
+    result = file.config.override(**overrides).build() if overrides else files.on_meta(file.config, str(source))
+    install(result, file, str(source), assign=not overrides)
+    return result
 
 
 def load_published(name: str, overrides: dict[str, Any]) -> Backbone:
     weights = published.find(name)
-    model = create_model(weights.model, **(weights.config | overrides))
-    load_weights(model, published.fetch(weights))
-    keep_names = model.config.num_classes == weights.num_classes
-    adopt_spec(model, weights.spec(), keep_names=keep_names)
+    path = published.fetch(weights)
+    config = find_config(weights.model).override(**weights.config)
+    model = create_model(config, **overrides)
+    same_head = model.config.num_classes == weights.num_classes
+    file = replace(files.read(path), config=config, spec=weights.spec())
+    install(model, file, name, head="strict" if same_head else "adapt", foreign=True)
     return model
 
 
-def on_meta(config: Config) -> Backbone:
-    """The model's shape without its memory: what a file claims is checked before anything is allocated for it."""
-    with torch.device("meta"):
-        return config.build()
+def load_foreign(
+    file: files.WeightsFile, where: str, model: str | Config | None, overrides: dict[str, Any]
+) -> Backbone:
+    """The caller names the model; classes and resolution are read off the tensors."""
+    if model is None:
+        raise ValueError(
+            f"{where} does not say which model it belongs to (not written by vt.save, or a config of your own); "
+            "name it, as in vt.load(path, model='deit_tiny_16')"
+        )
+    config = find_config(model)
+    tensors = translate(files.on_meta(config, where), file.tensors).tensors
+    bias = tensors.get("head.bias")
+    num_classes = len(bias) if bias is not None and bias.ndim == 1 else 0
+    result = config.override(**({"num_classes": num_classes} | overrides)).build()
+    install(result, file, where)
+    if result.config.num_classes == num_classes == 1000:
+        result.name_classes(published.imagenet_labels().names)
+    return result
 
 
 def is_name(source: str | os.PathLike[str]) -> bool:
@@ -92,25 +106,44 @@ def load_weights(
 ) -> LoadReport:
     """Copy weights into ``model``, under our names or those of timm, transformers, torchvision or the originals.
 
-    Positions are resampled to the model's grid and RGB filters adapted to its channels. When the number of classes
-    differs the head stays fresh (``head="strict"`` makes that an error). Whatever else does not fit is an error that
-    lists it, and then the model is left as it was.
+    ``source`` is a file, a state dict or the name of a public weight. Positions are resampled to the model's grid and
+    RGB filters adapted to its channels. When the number of classes differs the head stays fresh (``head="strict"``
+    makes that an error). Whatever else does not fit is an error that lists it, and then the model is left as it was.
     """
-    where = "the given tensors" if isinstance(source, Mapping) else str(source)
-    file = files.WeightsFile(dict(source)) if isinstance(source, Mapping) else files.read(source)
-    return install(model, file, where, head=head)
+    if head not in ("adapt", "strict"):
+        raise ValueError(f"head must be 'adapt' or 'strict', got {head!r}")
+    if isinstance(source, Mapping):
+        return install(model, files.WeightsFile(dict(source)), "the given tensors", head=head)
+    if is_name(source) and source in published.PUBLISHED:
+        source = published.fetch(published.find(str(source)))
+    return install(model, files.read(source), str(source), head=head)
 
 
 def install(
-    model: Backbone, file: files.WeightsFile, where: str, *, head: str = "adapt", assign: bool = False
+    model: Backbone,
+    file: files.WeightsFile,
+    where: str,
+    *,
+    head: str = "adapt",
+    assign: bool = False,
+    foreign: bool = False,
 ) -> LoadReport:
-    translation = translate(model, file.tensors)
+    """Everything that :func:`load` and :func:`load_weights` share: name, fit, check, copy, tell."""
+    check_dtypes(file.tensors, where)
+    twin = files.on_meta(file.config, where) if file.config is not None else None
+    if twin is not None and not foreign:
+        check_fit(twin, file.tensors, where)
+        translation = Translation("Vitreous", dict(file.tensors))
+    else:
+        translation = translate(model, file.tensors)
     report = LoadReport(translation.source, unused=translation.unused)
     tensors = dict(translation.tensors)
     fit_head(model, tensors, report, head=head)
     fit_channels(model, tensors, report)
-    fit_positions(model, tensors, report, file.config)
-    check_fit(model, tensors, where, unmapped=translation.unmapped, may_miss=report.fresh)
+    fit_positions(model, tensors, report, twin)
+    check_fit(model, tensors, where, translation, may_miss=report.fresh)
+    wanted = model.state_dict()
+    tensors = {name: tensor.to(wanted[name].dtype) for name, tensor in tensors.items()}
     model.load_state_dict(tensors, strict=False, assign=assign)
     report.num_loaded = len(tensors)
     if file.spec is not None and file.config is not None:
@@ -119,11 +152,11 @@ def install(
 
 
 def translate(model: Backbone, tensors: dict[str, Tensor]) -> Translation:
-    """The tensors under our names, by whichever key map leaves the fewest without a place."""
+    """The tensors under our names, by whichever key map explains most of them."""
     ours = set(model.state_dict())
-    best = Translation("Vitreous", dict(tensors), [], [])
+    best = Translation("Vitreous", dict(tensors))
     most = len(ours & tensors.keys())
-    for keymap in KEYMAPS.get(type(model).__module__, ()):
+    for keymap in keymaps_of(model):
         translation = keymap.translate(tensors)
         if (num_known := len(ours & translation.tensors.keys())) > most:
             best, most = translation, num_known
@@ -131,34 +164,36 @@ def translate(model: Backbone, tensors: dict[str, Tensor]) -> Translation:
 
 
 def fit_head(model: Backbone, tensors: dict[str, Tensor], report: LoadReport, *, head: str) -> None:
+    """Heads that are all there with another number of classes, or not there at all, stay as the model has them."""
     num_classes = model.config.num_classes
-    wanted = model.state_dict()
-    for name in model.head_names:
-        given = tensors.get(f"{name}.bias")
-        if given is not None and given.shape[0] == num_classes:
-            continue
-        if head == "strict" and num_classes:
-            found = "no classifier" if given is None else f"{given.shape[0]} classes"
-            raise ValueError(
-                f"the weights have {found}, the model {num_classes} classes; build it with the same number, "
-                "or use head='adapt' to start with a new head"
-            )
-        for key in (f"{name}.weight", f"{name}.bias"):
-            if tensors.pop(key, None) is not None and num_classes == 0:
-                report.unused.append(key)
-            if key in wanted:
-                report.fresh.append(key)
-        if given is not None and num_classes:
-            report.adapted.append(
-                f"{name}: {given.shape[0]} classes in the file, {num_classes} in the model: a new one"
-            )
+    keys = [f"{name}.{part}" for name in model.head_names for part in ("weight", "bias")]
+    counts = {
+        name: len(bias) for name in model.head_names if (bias := tensors.get(f"{name}.bias")) is not None and bias.ndim
+    }
+    if num_classes == 0:
+        report.unused += [key for key in keys if tensors.pop(key, None) is not None]
+        return
+    if any(key in tensors for key in keys) and not any(count != num_classes for count in counts.values()):
+        return
+    found = f"{next(iter(counts.values()))} classes" if counts else "no classifier"
+    if head == "strict":
+        raise ValueError(
+            f"the weights have {found}, the model {num_classes} classes; build it with the same number, "
+            "or use head='adapt' to start with a new head"
+        )
+    for key in keys:
+        tensors.pop(key, None)
+    report.fresh += keys
+    report.adapted.append(
+        f"{' and '.join(model.head_names)}: {found} in the file, {num_classes} in the model: a new one"
+    )
 
 
 def fit_channels(model: Backbone, tensors: dict[str, Tensor], report: LoadReport) -> None:
     """Filters for RGB summed into one channel, or repeated and rescaled over others, so that responses keep size."""
     key, wanted = "stem.proj.weight", model.config.num_channels
     weight = tensors.get(key)
-    if weight is None or weight.ndim != 4 or weight.shape[1] == wanted:
+    if weight is None or weight.ndim != 4 or weight.shape[1] in (0, wanted):
         return
     given = weight.shape[1]
     if wanted == 1:
@@ -170,38 +205,57 @@ def fit_channels(model: Backbone, tensors: dict[str, Tensor], report: LoadReport
     report.adapted.append(f"{key}: {given} channels in the file, {wanted} in the model: {how}")
 
 
-def fit_positions(model: Backbone, tensors: dict[str, Tensor], report: LoadReport, written_for: Config | None) -> None:
-    """Tables made for another grid are resampled. Our files say which grid; elsewhere it is taken to be square."""
-    twin = dict(on_meta(written_for).named_modules()) if written_for is not None else {}
+def fit_positions(model: Backbone, tensors: dict[str, Tensor], report: LoadReport, twin: Backbone | None) -> None:
+    """Tables made for another grid are resampled. ``twin`` knows which; without it the grid is taken to be square."""
+    known = dict(twin.named_modules()) if twin is not None else {}
     for path, module in model.named_modules():
-        if not isinstance(module, Learned | LearnedAxes | RelativeBias):
+        if not isinstance(module, POSITIONS):
             continue
         for name, parameter in module.named_parameters(recurse=False):
-            key = f"{path}.{name}"
-            if (given := tensors.get(key)) is None:
+            given = tensors.get(f"{path}.{name}")
+            if given is None or not alike(given, parameter):
                 continue
-            old_grid = twin[path].grid if path in twin else guess_grid(given, module)
-            if old_grid is None or (old_grid == module.grid and given.shape == parameter.shape):
-                continue
-            try:
-                tensors[key] = module.adapt(name, given, old_grid)
-            except ValueError:  # its rows make no sense for that grid: check_fit names both shapes
-                continue
-            report.adapted.append(f"{key}: made for a grid of {show(old_grid)}, resampled to {show(module.grid)}")
+            maker = known.get(path)
+            old_grid = maker.grid if isinstance(maker, POSITIONS) else guess_grid(given, module)
+            if old_grid is not None:
+                fit_table(module, path, name, given, old_grid, tensors, report)
+
+
+def fit_table(
+    module: Learned | LearnedAxes | RelativeBias,
+    path: str,
+    name: str,
+    given: Tensor,
+    old_grid: Grid,
+    tensors: dict[str, Tensor],
+    report: LoadReport,
+) -> None:
+    try:
+        adapted = module.adapt(name, given, old_grid)
+    except ValueError:  # its rows make no sense for that grid: check_fit names both shapes
+        return
+    tensors[f"{path}.{name}"] = adapted
+    if old_grid != module.grid and adapted is not given:
+        report.adapted.append(f"{path}.{name}: made for a grid of {show(old_grid)}, resampled to {show(module.grid)}")
+    elif adapted is not given:
+        report.adapted.append(f"{path}.{name}: no rows for class and distillation token in the file: zeros added")
+
+
+def alike(given: Tensor, wanted: Tensor) -> bool:
+    """Equal in all but the number of rows."""
+    return given.ndim == wanted.ndim and given.shape[:-2] == wanted.shape[:-2] and given.shape[-1:] == wanted.shape[-1:]
 
 
 def guess_grid(table: Tensor, module: Learned | LearnedAxes | RelativeBias) -> Grid | None:
-    """The grid of a table whose file does not name it: the model's own if the count fits, else a square."""
-    if not isinstance(module, Learned) or table.ndim != 3:
+    """The grid of a table whose file does not name it: a square if the count allows one, else the model's own."""
+    if not isinstance(module, Learned):
         return None
-    for num_prefix in (module.num_prefix, 0):
-        num_cells = table.shape[1] - num_prefix
-        side = math.isqrt(max(0, num_cells))
-        if num_cells == module.grid[0] * module.grid[1]:
-            return module.grid
-        if side and side * side == num_cells:
+    counts = [table.shape[1] - num_prefix for num_prefix in (module.num_prefix, 0)]
+    for count in counts:
+        side = math.isqrt(max(0, count))
+        if side and side * side == count:
             return side, side
-    return None
+    return module.grid if module.grid[0] * module.grid[1] in counts else None
 
 
 def show(grid: Grid) -> str:
@@ -211,35 +265,39 @@ def show(grid: Grid) -> str:
 def adopt_spec(model: Backbone, spec: Spec, *, keep_names: bool) -> None:
     """Preprocessing comes with the weights, at this model's size; names of classes only when the head came too."""
     preprocess = replace(spec.preprocess, image_size=model.config.image_size)
-    labels = spec.labels if keep_names else model.spec.labels
+    labels = spec.labels if keep_names and spec.labels.names else model.spec.labels
     model.spec = Spec(preprocess.with_channels(model.config.num_channels), labels)
+
+
+def check_dtypes(tensors: Mapping[str, Tensor], where: str) -> None:
+    odd = [f"{name} is {tensor.dtype}" for name, tensor in tensors.items() if tensor.dtype not in FLOATS]
+    if odd:
+        raise ValueError(f"{where} holds tensors that are no floating-point weights: {files.shorten(odd)}")
 
 
 def check_fit(
     model: Backbone,
     tensors: Mapping[str, Tensor],
     where: str,
-    *,
-    unmapped: list[str] | None = None,
+    translation: Translation | None = None,
     may_miss: list[str] | None = None,
 ) -> None:
-    """Every tensor in its place with its shape, or one error that lists what is not."""
+    """Every tensor in its place with its shape, or one error that lists what is not, by the file's own names."""
+    origin = translation.origin if translation is not None else {}
     wanted = model.state_dict()
     missing = [name for name in wanted if name not in tensors and name not in (may_miss or [])]
-    unknown = list(unmapped or []) + [name for name in tensors if name not in wanted]
+    unknown = [origin.get(name, name) for name in tensors if name not in wanted]
     misfits = [
-        f"{name} is {tuple(tensor.shape)} in the file, {tuple(wanted[name].shape)} in the model"
+        f"{origin.get(name, name)} is {tuple(tensor.shape)}, the model's {tuple(wanted[name].shape)}"
         for name, tensor in tensors.items()
         if name in wanted and tensor.shape != wanted[name].shape
     ]
+    if translation is not None:
+        unknown += translation.unmapped
     problems = [
-        f"{len(names)} {what} ({shorten(names)})"
+        f"{len(names)} {what} ({files.shorten(names)})"
         for names, what in ((missing, "missing"), (unknown, "unknown"), (misfits, "of another shape"))
         if names
     ]
     if problems:
         raise ValueError(f"{where} does not fit {type(model).__name__}: {'; '.join(problems)}; is it the right model?")
-
-
-def shorten(names: list[str], limit: int = 5) -> str:
-    return ", ".join(names[:limit]) + (f", … and {len(names) - limit} more" if len(names) > limit else "")

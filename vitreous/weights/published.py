@@ -13,6 +13,7 @@ from typing import Any
 
 from vitreous.models.base import did_you_mean
 from vitreous.spec import HALF, IMAGENET_MEAN, IMAGENET_STD, Labels, Preprocess, Spec
+from vitreous.weights.files import first_line
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,7 @@ def fetch(weights: Published) -> Path:
     try:
         return Path(hub.hf_hub_download(weights.repo, weights.filename))
     except Exception as error:  # the library's and the network's errors are many; all mean: not to be had now
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
-            f"could not fetch {weights.name} from the Hugging Face hub ({weights.repo}): {reason}; connect to a "
-            f"network, or download {weights.filename} elsewhere and use vt.load_weights(model, path)"
+            f"could not fetch {weights.name} from the Hugging Face hub ({weights.repo}): {first_line(error)}; "
+            f"connect to a network, or download {weights.filename} elsewhere and use vt.load_weights(model, path)"
         ) from None

@@ -6,25 +6,32 @@ and ``(a|b)`` for either; a tuple of names is stacked into one tensor, as when q
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from vitreous.models.base import Backbone
+
 Name = str | tuple[str, ...]
+
+#: The file with the key maps of a model, by the module that defines the model.
+FILES = {"vitreous.models.vit": "vitreous.weights.keymaps.vit"}
 
 
 @dataclass(frozen=True)
 class Translation:
-    """Foreign tensors under our names, and the foreign names that found no place."""
+    """Tensors under our names, what the file calls them, and its names that found no place."""
 
     source: str
     tensors: dict[str, Tensor]
-    unmapped: list[str]
-    unused: list[str]
+    origin: dict[str, str] = field(default_factory=dict)
+    unmapped: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -35,34 +42,55 @@ class KeyMap:
     unused: tuple[str, ...] = ()  # names of theirs that a backbone with a classifier has no use for
 
     @cached_property
-    def rules(self) -> list[tuple[re.Pattern[str], str, int, int]]:
-        """(their pattern, our template, index in the stack, size of the stack)."""
-        rules = []
+    def rules(self) -> list[tuple[re.Pattern[str], str | None, int, int]]:
+        """(their pattern, our template or None if unused, index in the stack, size of the stack)."""
+        rules: list[tuple[re.Pattern[str], str | None, int, int]] = []
         for ours, theirs in self.names:
             parts = (theirs,) if isinstance(theirs, str) else theirs
             rules += [(self.compile(name), ours, index, len(parts)) for index, name in enumerate(parts)]
-        return rules
+        return rules + [(self.compile(name), None, 0, 1) for name in self.unused]
 
     def compile(self, name: str) -> re.Pattern[str]:
         pattern = name.replace(".", r"\.").replace("{i}", r"(?P<i>\d+)").replace("{p}", "(?P<p>weight|bias)")
         return re.compile(f"(?:{self.prefix})?{pattern}")
 
     def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
-        stacks: dict[str, list[Tensor | None]] = {}
-        unmapped: list[str] = []
-        unused: list[str] = []
-        for key, tensor in theirs.items():
+        """A name that is met twice, or part of a stack that is not whole, finds no place."""
+        stacks: dict[str, list[str | None]] = {}
+        result = Translation(self.source, {})
+        for key in theirs:
             for pattern, template, index, size in self.rules:
                 if match := pattern.fullmatch(key):
-                    stacks.setdefault(template.format(**match.groupdict()), [None] * size)[index] = tensor
+                    if template is None:
+                        result.unused.append(key)
+                        break
+                    stack = stacks.setdefault(template.format(**match.groupdict()), [None] * size)
+                    if len(stack) != size or stack[index] is not None:
+                        result.unmapped.append(key)
+                    else:
+                        stack[index] = key
                     break
             else:
-                known = any(self.compile(name).fullmatch(key) for name in self.unused)
-                (unused if known else unmapped).append(key)
-        whole = {ours: [part for part in parts if part is not None] for ours, parts in stacks.items()}
-        tensors = {
-            ours: torch.cat(parts) if len(parts) > 1 else parts[0]
-            for ours, parts in whole.items()
-            if len(parts) == len(stacks[ours])
-        }
-        return Translation(self.source, tensors, unmapped, unused)
+                result.unmapped.append(key)
+        for ours, stack in stacks.items():
+            keys = [key for key in stack if key is not None]
+            parts = [theirs[key] for key in keys]
+            if len(keys) < len(stack) or not stackable(parts):
+                result.unmapped.extend(keys)
+                continue
+            result.tensors[ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
+            result.origin[ours] = " + ".join(keys)
+        return result
+
+
+def stackable(parts: list[Tensor]) -> bool:
+    return len(parts) == 1 or all(part.ndim > 0 and part.shape == parts[0].shape for part in parts)
+
+
+def keymaps_of(model: Backbone) -> tuple[KeyMap, ...]:
+    """The key maps for a model or for the class it is derived from."""
+    for kind in type(model).__mro__:
+        if kind.__module__ in FILES:
+            maps: tuple[KeyMap, ...] = importlib.import_module(FILES[kind.__module__]).keymaps(model.config)
+            return maps
+    return ()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from vitreous.models.vit import ViTConfig
 from vitreous.weights.keymaps import KeyMap
 
 #: The original DeiT and DINOv2 share timm's names but for registers and gated MLP.
@@ -21,7 +24,7 @@ TIMM = KeyMap(
         ("layers.{i}.mlp.fc1.{p}", "blocks.{i}.mlp.(fc1|w12).{p}"),
         ("layers.{i}.mlp.fc2.{p}", "blocks.{i}.mlp.(fc2|w3).{p}"),
         ("layers.{i}.scale2.gamma", "blocks.{i}.ls2.gamma"),
-        ("norm.{p}", "(norm|fc_norm).{p}"),
+        ("norm.{p}", "norm.{p}"),
         ("head.{p}", "head.{p}"),
         ("distill_head.{p}", "head_dist.{p}"),
     ),
@@ -77,4 +80,9 @@ TRANSFORMERS = KeyMap(
     unused=("pooler.dense.{p}", "embeddings.mask_token"),
 )
 
-KEYMAPS = (TIMM, TORCHVISION, TRANSFORMERS)
+
+def keymaps(config: ViTConfig) -> tuple[KeyMap, ...]:
+    """timm calls the last norm ``fc_norm`` where it follows the pooling."""
+    names = tuple((ours, "fc_norm.{p}" if ours == "norm.{p}" else theirs) for ours, theirs in TIMM.names)
+    timm = replace(TIMM, names=names) if config.final_norm == "pooled" else TIMM
+    return timm, TORCHVISION, TRANSFORMERS

@@ -1,0 +1,242 @@
+"""What a model costs, from formulas: parameters, multiply-accumulates, and bytes held for the backward pass.
+
+A forward pass on the meta device, where nothing is computed, tells the shape that reaches every layer; each kind of
+layer has its formula here. Checked against torch's FLOP counter and against the tensors that autograd really saves.
+
+    Linear        MACs  tokens · in · out           saves  its input
+    Conv2d        MACs  outputs · in · kernel       saves  its input
+    Attend        MACs  h · n · m · (k + v)         saves  q, k, v and a number per query and head (fused)
+    LayerNorm                                       saves  its input, mean and deviation per token
+    GELU, LayerScale                                saves  its input
+    SiLU as a gate                                  saves  its input and its output
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.layers.attention import Attend
+from vitreous.layers.norm import LayerScale
+from vitreous.models import find_config
+from vitreous.models.base import Backbone, Config
+from vitreous.spec import Size, pair
+
+Precision = Literal["fp32", "bf16", "fp16"]
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+PARTS = ("stem", "mixer", "mlp", "norm", "head", "other")
+
+#: Bytes a parameter needs while AdamW trains it: value, gradient and two moments in float32, and in mixed precision
+#: a copy of the value to compute with.
+ADAMW_BYTES = {"fp32": 16, "bf16": 18, "fp16": 18}
+
+
+@dataclass
+class Part:
+    """One component's share."""
+
+    parameters: int = 0
+    macs: int = 0
+    activation_bytes: int = 0
+
+
+@dataclass
+class Cost:
+    """The cost of one forward pass of ``batch`` images, and of keeping what its backward pass needs."""
+
+    name: str
+    image_size: Size
+    batch: int
+    precision: Precision
+    num_tokens: int
+    depth: int
+    parts: dict[str, Part] = field(default_factory=lambda: {name: Part() for name in PARTS})
+    quadratic_macs: int = 0  # of the attention products, which grow with the square of the tokens
+    attention_bytes: int = 0  # of all attention matrices, were they kept (explicit softmax, recording)
+    block_bytes: list[int] = field(default_factory=list)  # activations saved by each block
+    block_input_bytes: int = 0
+
+    @property
+    def parameters(self) -> int:
+        return sum(part.parameters for part in self.parts.values())
+
+    @property
+    def macs(self) -> int:
+        return sum(part.macs for part in self.parts.values())
+
+    @property
+    def activation_bytes(self) -> int:
+        """Held between forward and backward, with fused attention."""
+        return sum(part.activation_bytes for part in self.parts.values())
+
+    @property
+    def checkpointed_bytes(self) -> int:
+        """The same with activation checkpointing: every block's input, and the inside of one block at a time."""
+        return self.activation_bytes - sum(self.block_bytes) + self.block_input_bytes + max(self.block_bytes)
+
+    @property
+    def state_bytes(self) -> int:
+        """Parameters, gradients and AdamW's moments."""
+        return self.parameters * ADAMW_BYTES[self.precision]
+
+    def training_bytes(self, *, checkpointing: bool = False) -> int:
+        return self.state_bytes + (self.checkpointed_bytes if checkpointing else self.activation_bytes)
+
+    @property
+    def crossover_tokens(self) -> float:
+        """Tokens at which the quadratic part equals all the rest: it grows with n², the rest with n."""
+        return self.num_tokens * (self.macs - self.quadratic_macs) / max(1, self.quadratic_macs)
+
+
+def cost(
+    model: str | Config | Backbone,
+    image_size: int | Size | None = None,
+    *,
+    batch: int = 1,
+    precision: Precision = "fp32",
+    **overrides: Any,
+) -> Cost:
+    """The cost of a model, by name, config or object, at any image size.
+
+    >>> cost("vit_base_16", image_size=384).macs / 1e9
+    """
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    if precision not in BYTES:
+        raise ValueError(f"precision must be one of {', '.join(BYTES)}, got {precision!r}")
+    name = model if isinstance(model, str) else type(model).__name__.removesuffix("Config")
+    if isinstance(model, Backbone):
+        twin = copy.deepcopy(model).to("meta")
+        size = pair(image_size or model.config.image_size, "image_size")
+    else:
+        config = find_config(model).override(**overrides)
+        size = pair(image_size or config.image_size, "image_size")
+        with torch.device("meta"):
+            twin = config.override(image_size=size).build()
+    twin.train()
+    images = torch.empty(batch, twin.config.num_channels, *size, device="meta")
+    return Meter(twin, Cost(name, size, batch, precision, 0, len(twin.blocks()))).measure(images)
+
+
+class Meter:
+    """Walks through one forward pass and adds up every layer's formula."""
+
+    def __init__(self, model: Backbone, result: Cost) -> None:
+        self.model = model
+        self.cost = result
+        self.width = BYTES[result.precision]
+        self.homes = homes(model)
+        self.seen: set[int] = set()  # storages that are counted already
+        self.kept: list[Tensor] = []  # keeps them alive, so that no id is used twice
+
+    def measure(self, images: Tensor) -> Cost:
+        for module, (part, _) in self.homes.items():
+            self.cost.parts[part].parameters += sum(p.numel() for p in module.parameters(recurse=False))
+        self.cost.block_bytes = [0] * self.cost.depth
+        with self.watching():
+            features = self.model.features(images)
+            self.model.heads(features)
+        self.cost.num_tokens = features.tokens.shape[1]
+        return self.cost
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        hooks = []
+        for module in self.homes:
+            for kind, formula in FORMULAS.items():
+                if isinstance(module, kind):
+                    hooks.append(module.register_forward_hook(self.hook(formula), with_kwargs=True))
+        hooks += [block.register_forward_pre_hook(self.enter_block) for block in self.model.blocks()]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def hook(self, formula: Formula) -> Callable[..., None]:
+        def run(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+            macs, saved, extra = formula(module, args, output)
+            part, block = self.homes[module]
+            self.cost.parts[part].macs += macs
+            if isinstance(module, Attend):
+                self.cost.quadratic_macs += macs
+                self.cost.attention_bytes += math.prod(args[0].shape[:-1]) * args[1].shape[-2] * self.width
+            size = sum(self.new_bytes(tensor) for tensor in saved) + extra
+            self.cost.parts[part].activation_bytes += size
+            if block is not None:
+                self.cost.block_bytes[block] += size
+
+        return run
+
+    def enter_block(self, block: nn.Module, args: tuple[Any, ...]) -> None:
+        self.cost.block_input_bytes += args[0].numel() * self.width
+
+    def new_bytes(self, tensor: Tensor) -> int:
+        """The bytes of the storage behind a tensor, once: views share it, and a view keeps all of it alive."""
+        storage = tensor.untyped_storage()
+        if storage._cdata in self.seen:
+            return 0
+        self.seen.add(storage._cdata)
+        self.kept.append(tensor)
+        return storage.nbytes() // tensor.element_size() * self.width
+
+
+Formula = Callable[[nn.Module, tuple[Any, ...], Tensor], tuple[int, tuple[Tensor, ...], int]]
+
+
+def linear(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> tuple[int, tuple[Tensor, ...], int]:
+    return output.numel() * args[0].shape[-1], (args[0],), 0
+
+
+def conv(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> tuple[int, tuple[Tensor, ...], int]:
+    assert isinstance(module, nn.Conv2d)
+    return output.numel() * module.weight[0].numel(), (args[0],), 0
+
+
+def layer_norm(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> tuple[int, tuple[Tensor, ...], int]:
+    return 0, (args[0],), 2 * 4 * math.prod(args[0].shape[:-1])
+
+
+def pointwise(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> tuple[int, tuple[Tensor, ...], int]:
+    return 0, (args[0],), 0
+
+
+def attend(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> tuple[int, tuple[Tensor, ...], int]:
+    q, k, v = args
+    return output.numel() * k.shape[-2] + q.numel() * k.shape[-2], (q, k, v), 4 * math.prod(q.shape[:-1])
+
+
+def gate(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> tuple[int, tuple[Tensor, ...], int]:
+    """The product that follows a gate saves the gate's output too."""
+    return 0, (args[0], output), 0
+
+
+FORMULAS: dict[type[nn.Module], Formula] = {
+    nn.Linear: linear,
+    nn.Conv2d: conv,
+    nn.LayerNorm: layer_norm,
+    nn.GELU: pointwise,
+    LayerScale: pointwise,
+    Attend: attend,
+    nn.SiLU: gate,
+}
+
+
+def homes(model: Backbone) -> dict[nn.Module, tuple[str, int | None]]:
+    """For every module, the component it belongs to and the index of its block."""
+    blocks = {id(module): index for index, block in enumerate(model.blocks()) for module in block.modules()}
+    found = {}
+    for path, module in model.named_modules():
+        words = path.split(".")
+        part = next((word for word in words if word in ("stem", "mixer", "mlp")), None)
+        if part is None:
+            part = "norm" if isinstance(module, nn.LayerNorm) else "head" if words[0] in model.head_names else "other"
+        found[module] = (part, blocks.get(id(module)))
+    return found
