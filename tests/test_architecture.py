@@ -12,6 +12,19 @@ import vitreous
 PACKAGE = Path(vitreous.__file__).parent
 
 #: What each part may import of ours, beside itself; ``spec`` and ``machine`` are open to all.
+EVERYTHING = {
+    "layers",
+    "models",
+    "weights",
+    "data",
+    "cost",
+    "plan",
+    "explain",
+    "deploy",
+    "recipes",
+    "cli",
+    "__version__",
+}
 MAY_IMPORT = {
     "layers": set(),
     "data": set(),
@@ -19,7 +32,10 @@ MAY_IMPORT = {
     "weights": {"models", "layers"},
     "cost": {"models", "layers"},
     "explain": {"layers", "models", "weights", "data"},
+    "plan": {"cost", "models"},
     "deploy": {"models", "weights", "data"},
+    "recipes": EVERYTHING,
+    "cli": EVERYTHING,
 }
 OPEN_TO_ALL = {"spec", "machine"}
 
@@ -70,6 +86,13 @@ def test_every_public_name_is_there():
     assert set(vitreous.__all__) <= set(dir(vitreous))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         vitreous.nothing  # noqa: B018
+
+
+def test_a_function_is_not_hidden_by_its_module():
+    code = (
+        "import vitreous.cost, vitreous as vt; from vitreous.cost import Cost; print(callable(vt.cost), Cost.__name__)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["True", "Cost"]
 
 
 def test_lazy_names_are_the_typed_ones():

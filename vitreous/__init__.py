@@ -6,12 +6,17 @@ Names are imported when they are first used, so that ``import vitreous`` costs m
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from vitreous.cost import Cost, cost
+    from vitreous.data.shapes import Shapes
     from vitreous.data.transforms import transforms
+    from vitreous.deploy.predictor import Prediction, Predictor
     from vitreous.explain.trace import Trace, record
     from vitreous.models import create_model, list_models
     from vitreous.models.base import Backbone, Config, FeatureMap, Features
@@ -21,6 +26,11 @@ if TYPE_CHECKING:
     from vitreous.weights.published import list_weights
 
 _HOME = {
+    "Cost": "vitreous.cost",
+    "cost": "vitreous.cost",
+    "Shapes": "vitreous.data.shapes",
+    "Prediction": "vitreous.deploy.predictor",
+    "Predictor": "vitreous.deploy.predictor",
     "transforms": "vitreous.data.transforms",
     "Trace": "vitreous.explain.trace",
     "record": "vitreous.explain.trace",
@@ -40,6 +50,17 @@ _HOME = {
     "list_weights": "vitreous.weights.published",
 }
 __all__ = ["__version__", *_HOME]
+
+
+class _Package(ModuleType):
+    """Keeps ``vt.cost`` the function where importing the module ``vitreous.cost`` would put the module."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

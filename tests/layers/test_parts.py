@@ -1,5 +1,7 @@
 """Patch embedding, MLP, LayerScale, DropPath, token dropping, and the two kinds of block."""
 
+import math
+
 import pytest
 import timm.layers
 import torch
@@ -14,7 +16,7 @@ from vitreous.layers.drop import DropPath, TokenDrop
 from vitreous.layers.init import init_vit
 from vitreous.layers.mlp import GatedMlp, Mlp
 from vitreous.layers.norm import LayerScale
-from vitreous.layers.patch import PatchEmbed, patchify
+from vitreous.layers.patch import ConvStem, PatchEmbed, grid_of, patchify
 
 many = settings(max_examples=60, deadline=None)
 
@@ -27,7 +29,7 @@ def test_convolution_and_matrix_product_give_the_same_tokens(patch, size):
     linear.load_state_dict(conv.state_dict())
     images = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1))
     tokens = conv(images)
-    assert tokens.shape[1] == conv.grid(size)[0] * conv.grid(size)[1]
+    assert tokens.shape[1] == math.prod(grid_of(size, patch))
     assert error(linear(images), tokens) < 1e-5
 
 
@@ -46,6 +48,17 @@ def test_padding_adds_zeros_below_and_to_the_right():
     padded = torch.zeros(1, 3, 8, 8)
     padded[:, :, :5, :7] = images
     assert torch.equal(embed(images), embed(padded))
+
+
+@pytest.mark.parametrize("patch", [2, 4, 16])
+def test_a_convolutional_stem_has_the_grid_of_a_patch(patch):
+    stem = fill(ConvStem((patch, patch), 3, 32))
+    assert stem(torch.randn(2, 3, 33, 50)).shape == (2, math.prod(grid_of((33, 50), (patch, patch))), 32)
+
+
+def test_a_convolutional_stem_cannot_halve_every_patch():
+    with pytest.raises(ValueError, match=r"square patch of 2, 4, 8 … pixels, got \(14, 14\)"):
+        ConvStem((14, 14), 3, 32)
 
 
 @pytest.mark.parametrize("approximate", [False, True])

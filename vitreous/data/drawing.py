@@ -26,7 +26,7 @@ class Canvas:
 
     def __init__(self, size: Size, num_scenes: int, shade: NDArray[np.uint8]) -> None:
         self.size = size
-        self.margin = int(20 * min(size) / 64) + 2
+        self.margin = int(24 * min(size) / 64) + 2
         self.shape = (num_scenes, size[0] + 2 * self.margin, size[1] + 2 * self.margin)
         self.id = np.zeros(self.shape, dtype=np.uint8)
         self.shade = np.zeros(self.shape, dtype=np.uint8)
@@ -107,9 +107,10 @@ def palette(objects: NDArray[np.float32], dice: NDArray[np.float32]) -> NDArray[
     """(b, ids · LEVELS) packed colours: background, objects (b, m, rgb), occluder, each from dark to light."""
     b, m, _ = objects.shape
     ends = np.empty((b, m + 2, 2, 3), dtype=np.float32)
-    ends[:, 0] = 20 + 190 * dice[:, :6].reshape(b, 2, 3)
+    tint = dice[:, :6].reshape(b, 2, 3)
+    ends[:, 0] = 15 + 60 * tint + 45 * tint.mean(axis=2, keepdims=True)
     ends[:, 1:-1, 1] = objects
-    ends[:, 1:-1, 0] = 0.45 * objects
+    ends[:, 1:-1, 0] = 0.5 * objects
     ends[:, -1] = 128
     share = np.linspace(0, 1, LEVELS, dtype=np.float32)[:, None]
     shades = ends[:, :, None, 0] * (1 - share) + ends[:, :, None, 1] * share

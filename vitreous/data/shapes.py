@@ -238,7 +238,7 @@ def compose(shapes: Shapes, index: NDArray[np.uint64]) -> Composition:
     unit = min(shapes.size) / 64
     is_subject = np.arange(m) == 0
     number = 1 + (dice[:, :1] * m).astype(np.int64)
-    radius = np.where(is_subject, 11 + 5 * per_object[..., 2], 4.5 + 2.5 * per_object[..., 2]) * unit
+    radius = np.where(is_subject, 12 + 6 * per_object[..., 2], 4.5 + 2.5 * per_object[..., 2]) * unit
     margin = np.where(is_subject, 0.28, 0.12)[:, None]
     spread = margin + (1 - 2 * margin) * per_object[..., 3:5]
     return Composition(
@@ -247,7 +247,7 @@ def compose(shapes: Shapes, index: NDArray[np.uint64]) -> Composition:
         exists=np.arange(m) < number,
         centre=(spread * np.array(shapes.size)).astype(np.int64),
         radius=radius.astype(np.float32),
-        angle=(per_object[..., 5] * DIRECTIONS).astype(np.int64),
+        angle=((per_object[..., 5] - 0.5) * (DIRECTIONS // 4)).astype(np.int64) % DIRECTIONS,
         texture=(per_object[..., 6] * TEXTURES).astype(np.int64),
         split=per_object[..., 7] < shapes.split_rate,
         depth=per_object[..., 8].argsort(axis=1),

@@ -10,8 +10,8 @@
     y  = head(norm(z)[class])
 
 Tokens stand in the order class, distillation, registers, patches. Where we differ from the papers: images of any
-size are taken (positions are resampled, odd sizes padded), the classifier may pool by mean or maximum, and it
-starts small rather than at zero.
+size are taken (positions are resampled, odd sizes padded), the stem may be convolutional, and the classifier may
+pool by mean or maximum and starts small rather than at zero.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from vitreous.layers.block import PreNormBlock
 from vitreous.layers.drop import TokenDrop
 from vitreous.layers.init import init_deit, init_vit
 from vitreous.layers.mlp import GatedMlp, Mlp
-from vitreous.layers.patch import PatchEmbed
+from vitreous.layers.patch import ConvStem, PatchEmbed, grid_of
 from vitreous.layers.position import Grid, Learned, LearnedAxes, RelativeBias, Rotary, SinCos
 from vitreous.models.base import Backbone, Config, FeatureMap, Features, classifier
 from vitreous.spec import Size, pair
@@ -38,6 +38,7 @@ from vitreous.spec import Size, pair
 @dataclass(frozen=True, kw_only=True)
 class ViTConfig(Config):
     patch_size: Size = (16, 16)
+    stem: Literal["patch", "conv"] = "patch"
     dim: int = 768
     depth: int = 12
     num_heads: int = 12
@@ -87,13 +88,14 @@ class ViT(Backbone):
         super().__init__(config)
         dim = config.dim
         self.strides, self.dims = (config.patch_size,), (dim,)
-        self.stem = PatchEmbed(config.patch_size, config.num_channels, dim)
+        make_stem = {"patch": PatchEmbed, "conv": ConvStem}[config.stem]
+        self.stem = make_stem(config.patch_size, config.num_channels, dim)
         self.class_token = nn.Parameter(torch.empty(1, 1, dim)) if config.class_token else None
         self.distill_token = nn.Parameter(torch.empty(1, 1, dim)) if config.distilled else None
         self.registers = nn.Parameter(torch.empty(1, config.num_registers, dim)) if config.num_registers else None
         self.num_prefix = config.class_token + config.distilled + config.num_registers
 
-        grid = self.stem.grid(config.image_size)
+        grid = grid_of(config.image_size, config.patch_size)
         self.position = make_position(config, grid)
         self.drop = nn.Dropout(config.drop_rate)
         self.token_drop = TokenDrop(config.token_drop_rate)
@@ -131,7 +133,7 @@ class ViT(Backbone):
 
     def features(self, images: Float[Tensor, "b c y x"]) -> Features:
         self.check_images(images, smallest=self.config.patch_size)
-        size, num_prefix = self.stem.grid((images.shape[2], images.shape[3])), self.num_prefix
+        size, num_prefix = grid_of((images.shape[2], images.shape[3]), self.config.patch_size), self.num_prefix
         x = self.token_drop(self.drop(self.embed(images, size)), num_prefix)
         grid = size if x.shape[1] == num_prefix + size[0] * size[1] else None
         for layer in self.layers:

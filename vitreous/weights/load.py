@@ -129,7 +129,6 @@ def install(
     foreign: bool = False,
 ) -> LoadReport:
     """Everything that :func:`load` and :func:`load_weights` share: name, fit, check, copy, tell."""
-    check_dtypes(file.tensors, where)
     twin = files.on_meta(file.config, where) if file.config is not None else None
     if twin is not None and not foreign:
         check_fit(twin, file.tensors, where)
@@ -138,11 +137,12 @@ def install(
         translation = translate(model, file.tensors)
     report = LoadReport(translation.source, unused=translation.unused)
     tensors = dict(translation.tensors)
+    wanted = model.state_dict()
+    check_dtypes(wanted, tensors, where)
     fit_head(model, tensors, report, head=head)
     fit_channels(model, tensors, report)
     fit_positions(model, tensors, report, twin)
     check_fit(model, tensors, where, translation, may_miss=report.fresh)
-    wanted = model.state_dict()
     tensors = {name: tensor.to(wanted[name].dtype) for name, tensor in tensors.items()}
     model.load_state_dict(tensors, strict=False, assign=assign)
     report.num_loaded = len(tensors)
@@ -191,7 +191,8 @@ def fit_head(model: Backbone, tensors: dict[str, Tensor], report: LoadReport, *,
 
 def fit_channels(model: Backbone, tensors: dict[str, Tensor], report: LoadReport) -> None:
     """Filters for RGB summed into one channel, or repeated and rescaled over others, so that responses keep size."""
-    key, wanted = "stem.proj.weight", model.config.num_channels
+    wanted = model.config.num_channels
+    key = next((name for name in model.state_dict() if name.startswith("stem.") and name.endswith("weight")), "")
     weight = tensors.get(key)
     if weight is None or weight.ndim != 4 or weight.shape[1] in (0, wanted):
         return
@@ -269,8 +270,12 @@ def adopt_spec(model: Backbone, spec: Spec, *, keep_names: bool) -> None:
     model.spec = Spec(preprocess.with_channels(model.config.num_channels), labels)
 
 
-def check_dtypes(tensors: Mapping[str, Tensor], where: str) -> None:
-    odd = [f"{name} is {tensor.dtype}" for name, tensor in tensors.items() if tensor.dtype not in FLOATS]
+def check_dtypes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: str) -> None:
+    odd = [
+        f"{name} is {tensor.dtype}"
+        for name, tensor in tensors.items()
+        if tensor.dtype not in FLOATS and name in wanted and tensor.dtype != wanted[name].dtype
+    ]
     if odd:
         raise ValueError(f"{where} holds tensors that are no floating-point weights: {files.shorten(odd)}")
 

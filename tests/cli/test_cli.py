@@ -1,0 +1,230 @@
+"""The command line as people use it: output worth reading, errors of one line, runs that go on after a kill."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from PIL import Image
+
+import vitreous as vt
+from tests.parity import fill
+from tests.shared import DEIT_TINY, SHARED, need_shared
+from vitreous.cli import COMMANDS, main
+from vitreous.cli import predict as predict_module
+
+
+@pytest.fixture
+def folder(tmp_path):
+    model = fill(vt.create_model("vit_tiny_16", depth=1, image_size=32, num_classes=4))
+    model.name_classes(["ant", "bee", "cat", "dog"])
+    vt.save(model, tmp_path / "model.safetensors")
+    (tmp_path / "photos").mkdir()
+    for index in range(5):
+        pixels = np.random.default_rng(index).integers(0, 256, (30, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{index}.png")
+    (tmp_path / "photos" / "broken.jpg").write_text("no picture")
+    Image.open(tmp_path / "photos" / "0.png").save(tmp_path / "photos" / "copy-of-0.bmp")
+    return tmp_path
+
+
+def run(capsys, *words):
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_overview_lists_every_command(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert all(name in out for name in COMMANDS)
+    assert run(capsys, "--version")[1] == f"vitreous {vt.__version__}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(capsys, name):
+    with pytest.raises(SystemExit) as caught:
+        main([*name.split(), "--help"])
+    assert caught.value.code == 0
+    assert f"vitreous {name}" in capsys.readouterr().out
+
+
+ERRORS = [
+    (["predcit"], "there is no command 'predcit'; did you mean 'predict'?"),
+    (["data"], "'data' needs one of: data show"),
+    (["cost"], "name at least one model"),
+    (["cost", "vit_tniy_16"], "did you mean 'vit_tiny_16'?"),
+    (["cost", "vit_tiny_16", "--image-size", "4"], "smaller than patch_size"),
+    (["predict", "nowhere.safetensors", "."], "there is no weights file nowhere.safetensors"),
+    (["predict", "deit_tiny_16.in1k", "README.md"], "could not fetch deit_tiny_16.in1k"),
+    (["predict", "model.safetensors", "photos/*.gif"], "no file matches 'photos/*.gif'"),
+    (["predict", "model.safetensors", "photos", "--output", "x.csv"], "give --format jsonl or --format csv"),
+    (["predict", "model.safetensors", "photos", "--format", "csv", "--output", "no/x.csv"], "there is no folder no"),
+    (["embed", "model.safetensors", "photos", "--output", "x.txt"], "must end in .npy or .parquet"),
+    (["quickstart", "--seconds", "0"], "must be positive"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), ERRORS)
+def test_errors_are_one_line(capsys, folder, monkeypatch, words, message):
+    monkeypatch.chdir(folder)
+    code, out, err = run(capsys, *words)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert err.startswith("vitreous: ")
+    assert err.count("\n") == 1
+
+
+def test_predict_table(capsys, folder):
+    code, out, err = run(capsys, "predict", folder / "model.safetensors", folder / "photos")
+    assert code == 0
+    assert "0.png" in out
+    assert "copy-of-0.bmp" in out
+    assert "broken.jpg" not in out
+    assert "skipped 1 of the files" in err
+    assert "broken.jpg: not a picture" in err
+
+
+def test_predict_json_lines_and_csv(capsys, folder):
+    words = ("predict", folder / "model.safetensors", folder / "photos", "--top", 2)
+    lines = [json.loads(line) for line in run(capsys, *words, "--format", "jsonl")[1].splitlines()]
+    assert len(lines) == 7
+    good = {line["file"]: line for line in lines if "classes" in line}
+    assert len(good) == 6
+    assert all(len(line["classes"]) == 2 for line in good.values())
+    rows = list(csv.DictReader(io.StringIO(run(capsys, *words, "--format", "csv")[1])))
+    assert [row["file"] for row in rows] == [line["file"] for line in lines]
+    assert {row["file"]: row["class1"] for row in rows if row["class1"]} == {
+        name: line["classes"][0] for name, line in good.items()
+    }
+    assert [row["skipped"] for row in rows if not row["class1"]] == ["not a picture, or damaged at its start"]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 25])
+def test_predict_goes_on_after_an_interruption(capsys, folder, monkeypatch, cut):
+    output = folder / "answers.jsonl"
+    words = ("predict", folder / "model.safetensors", folder / "photos", "--format", "jsonl", "--batch-size", 1)
+    run(capsys, *words, "--output", folder / "whole.jsonl")
+    done = []
+    original = predict_module.as_line
+
+    def killed(path, one):
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(path)
+        return original(path, one)
+
+    monkeypatch.setattr(predict_module, "as_line", killed)
+    assert run(capsys, *words, "--output", output)[0] == 130
+    assert not output.exists()
+    part = folder / "answers.jsonl.part"
+    if cut:  # the machine died while a line was being written
+        part.write_bytes(part.read_bytes()[:-cut])
+    monkeypatch.setattr(predict_module, "as_line", original)
+    code, _, err = run(capsys, *words, "--output", output)
+    assert code == 0
+    assert f"going on with {4 if not cut else 5} of 7 pictures" in err
+    assert output.read_bytes() == (folder / "whole.jsonl").read_bytes()
+    assert not part.exists()
+
+
+def test_an_interrupted_run_is_not_mixed_with_another(capsys, folder):
+    (folder / "x.csv.part").write_text('{"weights": "another", "top": 5}\n')
+    words = (
+        "predict",
+        folder / "model.safetensors",
+        folder / "photos",
+        "--format",
+        "csv",
+        "--output",
+        folder / "x.csv",
+    )
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert "belongs to an interrupted run with other settings" in err
+
+
+def test_embed_and_find_duplicates(capsys, folder):
+    words = ("embed", folder / "model.safetensors", folder / "photos", "--nearest", 2)
+    code, out, err = run(capsys, *words, "--output", folder / "vectors.npy")
+    assert code == 0
+    assert "6 vectors of 192 numbers" in err
+    assert "1 likely duplicates" in out
+    vectors, names = np.load(folder / "vectors.npy"), json.loads((folder / "vectors.json").read_text())
+    assert vectors.shape == (6, 192)
+    expected = vt.Predictor(folder / "model.safetensors").embed(names[2])
+    assert np.allclose(vectors[2], expected, atol=1e-5)
+    run(capsys, *words, "--output", folder / "vectors.parquet")
+    sheet = pyarrow.parquet.read_table(folder / "vectors.parquet")
+    assert sheet["file"].to_pylist() == names
+    assert np.allclose(np.array(sheet["vector"].to_pylist()), vectors, atol=1e-6)
+    assert not list(folder.glob("*.part"))
+
+
+def test_cost_tables(capsys):
+    code, out, _ = run(capsys, "cost", "vit_base_16", "--image-size", "224", "384", "1024")
+    assert code == 0
+    for expected in ("17.6 G", "86.6 M", "4,640 tokens", "1,087×1,087", "47% at 1024×1024", "attention", "118 MB"):
+        assert expected in out
+    _, out, _ = run(capsys, "cost", "vit_tiny_16", "deit_small_16", "--batch", "8", "--precision", "bf16")
+    assert "deit_small_16" in out
+    assert "batch of 8, bf16" in out
+
+
+def test_cost_plan(capsys):
+    code, out, _ = run(
+        capsys, "cost", "plan", "vit_giant_14",
+        "--images", "1e9", "--devices", "256", "--memory", "80e9", "--flops", "400e12",
+    )  # fmt: skip
+    assert code == 0
+    for expected in ("It fits", "10.9 hours", "DDP", "FSDP over 256", "Assumed: 40% of the peak"):
+        assert expected in out
+    _, out, _ = run(
+        capsys, "cost", "plan", "vit_giant_14",
+        "--images", "1e9", "--devices", "4", "--memory", "1e8", "--flops", "400e12",
+    )  # fmt: skip
+    assert "It does not fit" in out
+
+
+def test_data_show(capsys, tmp_path):
+    words = ("data", "show", "shapes", "--output", tmp_path / "sheet.png", "--num-images", 5, "--occlusion", 0.3)
+    assert run(capsys, *words)[0] == 0
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert min(sheet.size) > 200
+
+
+def test_quickstart_leaves_a_whole_run(capsys, tmp_path):
+    """A few steps of it: everything is there, the same twice, and the model answers."""
+    for name in ("a", "b"):
+        code, out, _ = run(capsys, "quickstart", "--output", tmp_path / name, "--steps", 12)
+        assert code == 0
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert files == ["attention.png", "curve.png", "model.safetensors", "result.json"]
+    one, other = (vt.load(tmp_path / name / "model.safetensors").state_dict() for name in ("a", "b"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert out.count("vitreous ") == 3  # the next three commands
+    prediction = vt.Predictor(tmp_path / "a" / "model.safetensors")(Image.new("RGB", (64, 64), "red"))
+    assert prediction.best in vt.Shapes.classes
+
+
+def test_a_closed_pipe_is_no_error(folder):
+    command = (
+        f"{sys.executable} -m vitreous.cli predict {folder}/model.safetensors {folder}/photos --format csv | head -1"
+    )
+    result = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert "Traceback" not in result.stderr
+
+
+def test_real_weights_through_the_command_line(capsys):
+    need_shared()
+    pictures = SHARED / "weights" / "images"
+    code, out, _ = run(capsys, "predict", DEIT_TINY, pictures, "--model", "deit_tiny_16")
+    assert code == 0
+    for name in ("Egyptian cat", "goldfish", "airliner", "black swan", "pizza", "golden retriever"):
+        assert name in out

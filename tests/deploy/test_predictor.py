@@ -1,0 +1,155 @@
+"""Predictions and embeddings: right, in order, and never stopped by a bad picture."""
+
+import io
+import random
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitreous as vt
+from tests.parity import fill
+from tests.shared import DEIT_TINY, SHARED, class_of, golden_pictures, need_shared
+from vitreous.deploy.neighbours import duplicates, nearest_neighbours
+from vitreous.deploy.predictor import Skipped
+
+
+@pytest.fixture
+def model():
+    model = fill(vt.create_model("vit_tiny_16", depth=1, image_size=32, num_classes=4))
+    model.name_classes(["ant", "bee", "cat", "dog"])
+    return model
+
+
+def picture(seed=0, size=(40, 30)):
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+
+
+def test_a_prediction_is_the_softmax_of_the_logits(model):
+    predictor = vt.Predictor(model, top=3)
+    prediction = predictor(picture())
+    with torch.no_grad():
+        expected = model(vt.transforms(model)(picture())[None]).softmax(-1)[0]
+    order = expected.argsort(descending=True)[:3].tolist()
+    assert prediction.indices == tuple(order)
+    assert prediction.classes == tuple(["ant", "bee", "cat", "dog"][i] for i in order)
+    assert prediction.probabilities == pytest.approx(expected[order].tolist())
+    assert prediction.best == prediction.classes[0]
+    assert str(prediction).startswith(f"{prediction.best} ")
+
+
+def test_an_embedding_is_the_pooled_features_of_length_one(model):
+    vector = vt.Predictor(model).embed(picture())
+    with torch.no_grad():
+        expected = model.pooled(model.features(vt.transforms(model)(picture())[None]))[0]
+    assert vector.shape == (192,)
+    assert np.allclose(vector, (expected / expected.norm()).numpy(), atol=1e-5)
+
+
+def test_many_answer_in_order_whatever_the_batch(model, tmp_path):
+    paths = []
+    for index in range(7):
+        paths.append(tmp_path / f"{index}.png")
+        picture(index).save(paths[-1])
+    paths[3].write_text("no picture")
+    answers = [list(vt.Predictor(model, batch_size=size).predict_many(paths)) for size in (1, 2, 32)]
+    assert answers[0][3] == answers[1][3] == Skipped("not a picture, or damaged at its start")
+    for index in (0, 1, 2, 4, 5, 6):
+        alone = vt.Predictor(model)(paths[index])
+        for batch in answers:
+            assert batch[index].classes == alone.classes
+            assert batch[index].probabilities == pytest.approx(alone.probabilities, abs=1e-5)
+
+
+def test_from_a_file_with_its_own_preprocessing(model, tmp_path):
+    model.spec = vt.Spec(vt.Preprocess((32, 32), crop_ratio=0.5, mean=(0.5,) * 3, std=(0.25,) * 3), model.spec.labels)
+    vt.save(model, tmp_path / "model.safetensors")
+    predictor = vt.Predictor(tmp_path / "model.safetensors")
+    assert predictor.model.spec == model.spec
+    assert predictor(picture()).probabilities == pytest.approx(vt.Predictor(model)(picture()).probabilities)
+
+
+def test_a_model_without_a_classifier_can_embed_but_not_predict():
+    predictor = vt.Predictor(vt.create_model("vit_tiny_16", depth=1, image_size=32, num_classes=0))
+    assert predictor.embed(picture()).shape == (192,)
+    with pytest.raises(ValueError, match="no classifier"):
+        predictor(picture())
+
+
+def test_bad_options(model):
+    with pytest.raises(ValueError, match="at least 1"):
+        vt.Predictor(model, top=0)
+
+
+def test_real_weights_name_nine_of_ten():
+    need_shared()
+    predictor = vt.Predictor(DEIT_TINY, model="deit_tiny_16")
+    paths = sorted((SHARED / "weights" / "images").glob("*.JPEG"))
+    answers = list(predictor.predict_many(paths))
+    wrong = {path.stem: a.best for path, a in zip(paths, answers, strict=True) if a.indices[0] != class_of(path.stem)}
+    assert wrong == {"n02123045_tabby": "Egyptian cat"}
+    assert len(golden_pictures()) == 10
+
+
+def mutate(content: bytes, rng: random.Random) -> bytes:
+    kind = rng.randrange(6)
+    if kind == 0:
+        return content[: rng.randrange(len(content))]
+    if kind == 1:
+        flipped = bytearray(content)
+        for _ in range(rng.randrange(1, 30)):
+            flipped[rng.randrange(len(flipped))] ^= 1 << rng.randrange(8)
+        return bytes(flipped)
+    if kind == 2:
+        return b""
+    if kind == 3:
+        return "".join(rng.choices("abc \n", k=rng.randrange(200))).encode()
+    if kind == 4:  # the header claims a huge picture
+        flipped = bytearray(content)
+        for at in range(16, 24):
+            flipped[at] = rng.randrange(256)
+        return bytes(flipped)
+    cut = rng.randrange(len(content))
+    return content[:cut] + rng.randbytes(rng.randrange(100)) + content[cut:]
+
+
+def test_a_thousand_mutated_pictures(model, tmp_path):
+    """No crash; each is answered or reported with a reason of one line."""
+    rng = random.Random(0)
+    originals = []
+    for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF"):
+        content = io.BytesIO()
+        picture(1, (24, 20)).save(content, kind)
+        originals.append((content.getvalue(), kind.lower()))
+    paths = []
+    for index in range(1000):
+        content, extension = rng.choice(originals)
+        paths.append(tmp_path / f"{index:04}.{rng.choice([extension, 'jpg', 'txt'])}")
+        paths[-1].write_bytes(mutate(content, rng))
+    answers = list(vt.Predictor(model).predict_many(paths))
+    assert len(answers) == 1000
+    skipped = [answer for answer in answers if isinstance(answer, Skipped)]
+    assert 300 < len(skipped) < 950
+    assert all(answer.reason and "\n" not in answer.reason for answer in skipped)
+    assert all(np.isfinite(a.probabilities).all() for a in answers if not isinstance(a, Skipped))
+
+
+def test_neighbours_by_hand():
+    vectors = np.array([[1, 0], [0.6, 0.8], [0, 1], [1, 0]], dtype=np.float32)
+    nearest = nearest_neighbours(vectors, 2)
+    assert [(n.index, round(n.similarity, 3)) for n in nearest[0]] == [(3, 1.0), (1, 0.6)]
+    assert [n.index for n in nearest[2]] == [1, 0]
+    assert duplicates(vectors, 0.99) == [(0, 3, 1.0)]
+    assert [len(line) for line in nearest_neighbours(vectors[:1], 5)] == [0]
+
+
+def test_neighbours_over_several_chunks_equal_brute_force():
+    vectors = np.random.default_rng(0).standard_normal((2100, 8)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    similar = vectors @ vectors.T
+    np.fill_diagonal(similar, -np.inf)
+    for index in (0, 1023, 1024, 2099):
+        assert nearest_neighbours(vectors, 1)[index][0].index == similar[index].argmax()
+    upper = np.argwhere(np.triu(similar, 1) >= 0.995)
+    assert {(a, b) for a, b, _ in duplicates(vectors, 0.995)} == {(a, b) for a, b in upper}

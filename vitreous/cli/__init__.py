@@ -1,0 +1,85 @@
+"""The command line: a table of typed functions, imported when they are called."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+
+from vitreous import __version__
+
+
+@dataclass(frozen=True)
+class Command:
+    home: str  # module:function
+    summary: str
+
+
+COMMANDS = {
+    "quickstart": Command("vitreous.recipes.quickstart:quickstart", "train a small ViT in two minutes and look inside"),
+    "predict": Command("vitreous.cli.predict:predict", "classes of pictures, folders or patterns"),
+    "embed": Command("vitreous.cli.embed:embed", "feature vectors of pictures; nearest neighbours and duplicates"),
+    "cost": Command("vitreous.cli.cost:cost", "parameters, MACs and memory of models, at any size"),
+    "cost plan": Command("vitreous.cli.cost:plan", "does a training run fit, how to shard it, how long it takes"),
+    "data show": Command("vitreous.cli.data:show", "a contact sheet of a dataset with its labels"),
+}  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; what users can mend is one line on stderr and exit code 2."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if words[0] == "--version":
+        print(f"vitreous {__version__}")
+        return 0
+    try:
+        name = find(words)
+        run(name, words[len(name.split()) :])
+    except ValueError as error:
+        print(f"vitreous: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("vitreous: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0
+
+
+def find(words: list[str]) -> str:
+    """The longest command that the words begin with."""
+    for length in (2, 1):
+        if (name := " ".join(words[:length])) in COMMANDS:
+            return name
+    from vitreous.models.base import did_you_mean
+
+    groups = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
+    if groups:
+        raise ValueError(f"'{words[0]}' needs one of: {', '.join(groups)}")
+    raise ValueError(f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)} (vitreous --help lists all)")
+
+
+def run(name: str, words: list[str]) -> None:
+    import tyro
+
+    module, function = COMMANDS[name].home.split(":")
+    command = getattr(importlib.import_module(module), function)
+    tyro.cli(command, args=words, prog=f"vitreous {name}")
+
+
+def overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            f"Vitreous {__version__}: vision transformers you can see through",
+            "",
+            *lines,
+            "",
+            "vitreous COMMAND --help tells a command's options.",
+        ]
+    )

@@ -1,0 +1,5 @@
+import sys
+
+from vitreous.cli import main
+
+sys.exit(main())

@@ -1,0 +1,117 @@
+"""vitreous embed"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import io
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+from numpy.typing import NDArray
+from rich.text import Text
+
+from vitreous.cli.pictures import fingerprint, make_predictor, report_skipped
+from vitreous.cli.resumable import forget, journalled
+from vitreous.cli.show import err, out, table
+from vitreous.data.pictures import find_pictures
+from vitreous.deploy.neighbours import Neighbour, duplicates, nearest_neighbours
+from vitreous.deploy.predictor import Predictor, Skipped
+from vitreous.weights.files import write_atomically
+
+Weights = Annotated[Path, tyro.conf.Positional]
+Pictures = Annotated[tuple[str, ...], tyro.conf.Positional]
+
+
+def embed(
+    weights: Weights,
+    pictures: Pictures,
+    output: Path = Path("embeddings.npy"),
+    model: str | None = None,
+    nearest: int = 0,
+    duplicate: float = 0.98,
+    batch_size: int = 32,
+) -> None:
+    """Turn pictures into vectors of length 1, whose products are similarities.
+
+    Args:
+        weights: A weights file of ours, one of others with --model, or the name of a public weight.
+        pictures: Files, folders, or patterns in quotes.
+        output: A .npy file (names go to a .json beside it) or a .parquet file; an interrupted run goes on when it
+            is started again.
+        model: The model of a foreign weights file, such as deit_tiny_16.
+        nearest: Show this many most similar pictures of each, and pairs that are likely duplicates.
+        duplicate: The similarity from which a pair counts as a duplicate.
+        batch_size: Pictures at a time.
+    """
+    if output.suffix not in (".npy", ".parquet"):
+        raise ValueError(f"--output must end in .npy or .parquet, got {output}")
+    if output.suffix == ".parquet":
+        need_pyarrow()
+    paths = find_pictures(pictures)
+    predictor = make_predictor(weights, model, batch_size=batch_size)
+    run = {"weights": fingerprint(weights), "kind": "embed"}
+    lines = journalled(paths, output, run, predictor.embed_many, as_line)
+    good = [line for line in lines if "vector" in line]
+    names, vectors = [line["file"] for line in good], unpack([line["vector"] for line in good], predictor)
+    save_vectors(output, names, vectors)
+    forget(output)
+    err.print(f"{len(names):,} vectors of {vectors.shape[1]} numbers in {output}")
+    report_skipped({line["file"]: line["skipped"] for line in lines if "skipped" in line})
+    if nearest:
+        show_neighbours(names, nearest_neighbours(vectors, nearest))
+        show_duplicates(names, duplicates(vectors, duplicate), duplicate)
+
+
+def as_line(path: Path, one: NDArray[np.float32] | Skipped) -> dict[str, Any]:
+    return {"file": str(path)} | ({"skipped": one.reason} if isinstance(one, Skipped) else {"vector": pack(one)})
+
+
+def pack(vector: NDArray[np.float32]) -> str:
+    return base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").tobytes()).decode()
+
+
+def unpack(packed: list[str], predictor: Predictor) -> NDArray[np.float32]:
+    rows = [np.frombuffer(base64.b64decode(text), dtype="<f4") for text in packed]
+    return np.stack(rows) if rows else np.zeros((0, predictor.model.dims[-1]), dtype=np.float32)
+
+
+def save_vectors(output: Path, names: list[str], vectors: NDArray[np.float32]) -> None:
+    if output.suffix == ".npy":
+        content = io.BytesIO()
+        np.save(content, vectors)
+        write_atomically(output.with_suffix(".json"), json.dumps(names, ensure_ascii=False, indent=0).encode())
+        write_atomically(output, content.getvalue())
+        return
+    pyarrow, parquet = need_pyarrow()
+    column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.reshape(-1)), vectors.shape[1])
+    sheet = pyarrow.table({"file": names, "vector": column})
+    sink = pyarrow.BufferOutputStream()
+    parquet.write_table(sheet, sink)
+    write_atomically(output, sink.getvalue().to_pybytes())
+
+
+def need_pyarrow() -> tuple[Any, Any]:
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise ValueError("parquet files need pyarrow: pip install 'vitreous[parquet]', or write .npy") from None
+
+
+def show_neighbours(names: list[str], neighbours: list[list[Neighbour]]) -> None:
+    rows = [
+        (Text(Path(name).name), Text("  ".join(f"{Path(names[n.index]).name} {n.similarity:.2f}" for n in others)))
+        for name, others in zip(names, neighbours, strict=True)
+    ]
+    out.print(table("Most similar pictures", ("picture", "nearest, with cosine similarity"), rows, left=2))
+
+
+def show_duplicates(names: list[str], pairs: list[tuple[int, int, float]], threshold: float) -> None:
+    if not pairs:
+        out.print(f"No two pictures are more alike than {threshold}.")
+        return
+    rows = [(Text(names[a]), Text(names[b]), f"{similarity:.3f}") for a, b, similarity in pairs[:50]]
+    out.print(table(f"{len(pairs):,} likely duplicates", ("picture", "and", "similarity"), rows, left=2))

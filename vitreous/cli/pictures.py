@@ -1,0 +1,56 @@
+"""What predict and embed share: finding pictures, showing progress, reporting what was skipped."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vitreous.cli.show import err
+from vitreous.deploy.predictor import Predictor
+
+T = TypeVar("T")
+
+
+def make_predictor(weights: Path, model: str | None, *, top: int = 5, batch_size: int = 32) -> Predictor:
+    # a name such as deit_tiny_16.in1k stays a string: it is fetched
+    return Predictor(str(weights) if not weights.exists() else weights, model=model, top=top, batch_size=batch_size)
+
+
+def fingerprint(weights: Path) -> str:
+    """Tells one weights file from another, so that a run does not go on with a different one."""
+    if not weights.exists():
+        return str(weights)
+    with open(weights, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+@contextmanager
+def progress(total: int, already: int = 0) -> Iterator[Progress]:
+    """A bar on stderr for runs that take a while."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=total < 2 or not err.is_terminal) as bar:
+        bar.add_task("pictures", total=total, completed=already)
+        yield bar
+
+
+def with_progress(answers: Iterable[T], total: int, already: int = 0) -> Iterator[T]:
+    with progress(total, already) as bar:
+        for answer in answers:
+            yield answer
+            bar.advance(bar.task_ids[0])
+
+
+def report_skipped(skipped: dict[str, str], shown: int = 10) -> None:
+    """On stderr, so that it never mixes with results."""
+    if not skipped:
+        return
+    err.print(f"[yellow]skipped {len(skipped)} of the files:[/yellow]")
+    for name, reason in list(skipped.items())[:shown]:
+        err.print(f"  {name}: {reason}", markup=False)
+    if len(skipped) > shown:
+        err.print(f"  … and {len(skipped) - shown} more (--format jsonl lists every one)")

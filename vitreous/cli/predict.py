@@ -1,0 +1,121 @@
+"""vitreous predict"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from vitreous.cli.pictures import fingerprint, make_predictor, report_skipped, with_progress
+from vitreous.cli.resumable import forget, journalled
+from vitreous.cli.show import err, out
+from vitreous.data.pictures import find_pictures
+from vitreous.deploy.predictor import Prediction, Skipped
+from vitreous.weights.files import write_atomically
+
+Weights = Annotated[Path, tyro.conf.Positional]
+Pictures = Annotated[tuple[str, ...], tyro.conf.Positional]
+Format = Literal["table", "jsonl", "csv"]
+
+
+def predict(
+    weights: Weights,
+    pictures: Pictures,
+    model: str | None = None,
+    top: int = 5,
+    format: Format = "table",
+    output: Path | None = None,
+    batch_size: int = 32,
+) -> None:
+    """Name what pictures show.
+
+    Args:
+        weights: A weights file of ours, one of others with --model, or the name of a public weight.
+        pictures: Files, folders, or patterns in quotes.
+        model: The model of a foreign weights file, such as deit_tiny_16.
+        top: How many classes to tell.
+        format: A table to read, or JSON lines or CSV to go on with.
+        output: A file for jsonl or csv; an interrupted run goes on when it is started again.
+        batch_size: Pictures at a time.
+    """
+    paths = find_pictures(pictures)
+    predictor = make_predictor(weights, model, top=top, batch_size=batch_size)
+    if format == "table":
+        if output is not None:
+            raise ValueError("a table is for reading; give --format jsonl or --format csv with --output")
+        lines = answer(predictor.predict_many(paths), paths)
+        out.print(pretty(lines))
+    elif output is None:
+        lines = stream(answer(predictor.predict_many(paths), paths), format, top)
+    else:
+        lines = resume(predictor, paths, output, {"weights": fingerprint(weights), "top": top}, format, top)
+        err.print(f"{sum('classes' in line for line in lines):,} pictures in {output}")
+    report_skipped({line["file"]: line["skipped"] for line in lines if "skipped" in line})
+
+
+def answer(answers: Iterable[Prediction | Skipped], paths: list[Path], already: int = 0) -> list[dict[str, Any]]:
+    counted = with_progress(answers, len(paths) + already, already)
+    return [as_line(path, one) for path, one in zip(paths, counted, strict=True)]
+
+
+def as_line(path: Path, one: Prediction | Skipped) -> dict[str, Any]:
+    if isinstance(one, Skipped):
+        return {"file": str(path), "skipped": one.reason}
+    shares = [round(share, 6) for share in one.probabilities]
+    return {"file": str(path), "classes": list(one.classes), "probabilities": shares, "indices": list(one.indices)}
+
+
+def stream(lines: list[dict[str, Any]], format: Format, top: int) -> list[dict[str, Any]]:
+    print(as_text(lines, format, top), end="")
+    return lines
+
+
+def resume(
+    predictor: Any, paths: list[Path], output: Path, run: dict[str, Any], format: Format, top: int
+) -> list[dict[str, Any]]:
+    """Answer what no earlier run has answered; only when all is done does the output appear, whole."""
+    lines = journalled(paths, output, run, predictor.predict_many, as_line)
+    write_atomically(output, as_text(lines, format, top).encode())
+    forget(output)
+    return lines
+
+
+def as_text(lines: list[dict[str, Any]], format: Format, top: int) -> str:
+    if format == "jsonl":
+        return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        ["file", *(f"{kind}{rank}" for rank in range(1, top + 1) for kind in ("class", "probability")), "skipped"]
+    )
+    for line in lines:
+        pairs = zip(line.get("classes", []), line.get("probabilities", []), strict=True)
+        cells = [cell for pair in pairs for cell in pair]
+        writer.writerow([line["file"], *cells, *[""] * (2 * top - len(cells)), line.get("skipped", "")])
+    return text.getvalue()
+
+
+def pretty(lines: list[dict[str, Any]]) -> Table:
+    """The best class with a bar for its share, and the next ones small beside it."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("picture", no_wrap=True)
+    table.add_column("prediction", no_wrap=True)
+    table.add_column("", justify="right")
+    table.add_column("")
+    table.add_column("or", style="dim", overflow="fold")
+    for line in lines:
+        if "skipped" in line:
+            continue
+        (best, *others), (share, *rest) = line["classes"], line["probabilities"]
+        bar = Text("█" * max(1, round(12 * share)), style="green" if share >= 0.5 else "yellow")
+        also = ", ".join(f"{name} {part:.1%}" for name, part in zip(others, rest, strict=True))
+        table.add_row(Text(Path(line["file"]).name), Text(best, style="bold"), f"{share:.1%}", bar, also)
+    return table

@@ -1,0 +1,83 @@
+"""A run over many pictures that can be interrupted at any moment and goes on where it stopped.
+
+Finished pictures are lines of a file ``OUTPUT.part``, whose first line says what the run is; when all are done it
+becomes the output. A last line that was cut off is dropped, and a file of another run is never mixed in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vitreous.cli.pictures import with_progress
+from vitreous.cli.show import err
+
+T = TypeVar("T")
+
+
+class Journal:
+    def __init__(self, output: Path, run: dict[str, Any]) -> None:
+        if not output.parent.is_dir():
+            raise ValueError(f"cannot write {output}: there is no folder {output.parent}")
+        self.path = journal_path(output)
+        self.run = run
+        self.done: dict[str, dict[str, Any]] = {}
+        if self.path.exists():
+            self.recover()
+        self.file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 (closed by close)
+        if self.path.stat().st_size == 0:
+            self.write(run)
+
+    def recover(self) -> None:
+        """Read the whole lines of an interrupted run, and cut off what was half written."""
+        content = self.path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        lines = whole.decode("utf-8").splitlines()
+        if lines and json.loads(lines[0]) != self.run:
+            raise ValueError(f"{self.path} belongs to an interrupted run with other settings; remove it to start anew")
+        self.done = {line["file"]: line for line in map(json.loads, lines[1:])}
+        os.truncate(self.path, len(whole))
+
+    def write(self, line: dict[str, Any]) -> None:
+        self.file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        self.file.flush()
+
+    def add(self, line: dict[str, Any]) -> None:
+        self.write(line)
+        self.done[line["file"]] = line
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.file.close()
+
+
+def journalled(
+    paths: list[Path],
+    output: Path,
+    run: dict[str, Any],
+    answer: Callable[[list[Path]], Iterable[T]],
+    as_line: Callable[[Path, T], dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """A line for every picture; those that an interrupted run has answered are not asked again."""
+    with Journal(output, run) as journal:
+        todo = [path for path in paths if str(path) not in journal.done]
+        if journal.done:
+            err.print(f"going on with {len(todo):,} of {len(paths):,} pictures")
+        counted = with_progress(answer(todo), len(paths), len(paths) - len(todo))
+        for path, one in zip(todo, counted, strict=True):
+            journal.add(as_line(path, one))
+    return [journal.done[str(path)] for path in paths]
+
+
+def forget(output: Path) -> None:
+    """The output is written: the journal has done its work."""
+    journal_path(output).unlink(missing_ok=True)
+
+
+def journal_path(output: Path) -> Path:
+    return output.with_name(output.name + ".part")

@@ -1,0 +1,51 @@
+"""How results look in a terminal: aligned tables, numbers with units, notes on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, left: int = 1) -> Table:
+    """A table whose first ``left`` columns are words and the others numbers."""
+    result = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        result.add_column(column, justify="left" if index < left else "right", no_wrap=index > 0)
+    for row in rows:
+        result.add_row(*row)
+    return result
+
+
+def count(number: float) -> str:
+    """1,234 · 12.3 k · 86.6 M · 1.01 G."""
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if number >= limit:
+            return f"{significant(number / (limit if unit != 'k' else 1e3))} {unit}"
+    return f"{number:,.0f}"
+
+
+def size(number: float) -> str:
+    """Bytes in decimal units, as memory is sold."""
+    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if number >= limit:
+            return f"{significant(number / limit)} {unit}"
+    return f"{number:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    for limit, unit in ((365.25 * 86400, "years"), (86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 1.5 * limit:
+            return f"{significant(seconds / limit)} {unit}"
+    return f"{significant(seconds)} seconds"
+
+
+def significant(number: float) -> str:
+    """Three digits."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"
