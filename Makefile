@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: test test-all lint format bench clean
+.PHONY: quickstart test test-all lint format bench clean
+
+quickstart: $(READY)  ## train a small ViT in about two minutes and look inside
+	$(BIN)/vitreous quickstart
 
 test: $(READY)  ## what a change must pass: minutes
 	$(BIN)/python -m pytest -n 2 -m "not slow"

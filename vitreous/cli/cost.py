@@ -14,8 +14,8 @@ from vitreous.cost import cost as cost_of
 from vitreous.plan import USABLE, Plan
 from vitreous.plan import plan as make_plan
 
-Names = Annotated[tuple[str, ...], tyro.conf.Positional]
-Name = Annotated[str, tyro.conf.Positional]
+Names = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODELS…")]
+Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
 
 
 def cost(models: Names, image_size: tuple[int, ...] = (), batch: int = 1, precision: Precision = "fp32") -> None:

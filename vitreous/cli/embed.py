@@ -7,23 +7,19 @@ import importlib
 import io
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import tyro
 from numpy.typing import NDArray
 from rich.text import Text
 
-from vitreous.cli.pictures import fingerprint, make_predictor, report_skipped
+from vitreous.cli.pictures import Pictures, Weights, fingerprint, make_predictor, report_skipped
 from vitreous.cli.resumable import forget, journalled
-from vitreous.cli.show import err, out, table
+from vitreous.cli.show import err, out, shortened, table
 from vitreous.data.pictures import find_pictures
 from vitreous.deploy.neighbours import Neighbour, duplicates, nearest_neighbours
 from vitreous.deploy.predictor import Predictor, Skipped
 from vitreous.weights.files import write_atomically
-
-Weights = Annotated[Path, tyro.conf.Positional]
-Pictures = Annotated[tuple[str, ...], tyro.conf.Positional]
 
 
 def embed(
@@ -103,7 +99,7 @@ def need_pyarrow() -> tuple[Any, Any]:
 
 def show_neighbours(names: list[str], neighbours: list[list[Neighbour]]) -> None:
     rows = [
-        (Text(Path(name).name), Text("  ".join(f"{Path(names[n.index]).name} {n.similarity:.2f}" for n in others)))
+        (Text(shortened(name)), Text("  ".join(f"{shortened(names[n.index])} {n.similarity:.2f}" for n in others)))
         for name, others in zip(names, neighbours, strict=True)
     ]
     out.print(table("Most similar pictures", ("picture", "nearest, with cosine similarity"), rows, left=2))

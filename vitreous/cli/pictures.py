@@ -6,14 +6,17 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
+import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vitreous.cli.show import err
 from vitreous.deploy.predictor import Predictor
 
 T = TypeVar("T")
+Weights = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="WEIGHTS")]
+Pictures = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PICTURES…")]
 
 
 def make_predictor(weights: Path, model: str | None, *, top: int = 5, batch_size: int = 32) -> Predictor:

@@ -7,22 +7,19 @@ import io
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import tyro
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from vitreous.cli.pictures import fingerprint, make_predictor, report_skipped, with_progress
+from vitreous.cli.pictures import Pictures, Weights, fingerprint, make_predictor, report_skipped, with_progress
 from vitreous.cli.resumable import forget, journalled
-from vitreous.cli.show import err, out
+from vitreous.cli.show import err, longest, out, shortened
 from vitreous.data.pictures import find_pictures
 from vitreous.deploy.predictor import Prediction, Skipped
 from vitreous.weights.files import write_atomically
 
-Weights = Annotated[Path, tyro.conf.Positional]
-Pictures = Annotated[tuple[str, ...], tyro.conf.Positional]
 Format = Literal["table", "jsonl", "csv"]
 
 
@@ -105,17 +102,20 @@ def as_text(lines: list[dict[str, Any]], format: Format, top: int) -> str:
 
 def pretty(lines: list[dict[str, Any]]) -> Table:
     """The best class with a bar for its share, and the next ones small beside it."""
+    good = [line for line in lines if "classes" in line]
+    wide = out.width >= 100
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("picture", no_wrap=True)
-    table.add_column("prediction", no_wrap=True)
-    table.add_column("", justify="right")
-    table.add_column("")
-    table.add_column("or", style="dim", overflow="fold")
-    for line in lines:
-        if "skipped" in line:
-            continue
+    names = [shortened(line["file"], 40 if wide else 26) for line in good]
+    table.add_column("picture", no_wrap=True, min_width=longest(names))
+    table.add_column("prediction", no_wrap=True, min_width=longest(line["classes"][0] for line in good))
+    table.add_column("", justify="right", no_wrap=True, min_width=6)
+    if wide:
+        table.add_column("", no_wrap=True, min_width=12)
+    table.add_column("or", style="dim", no_wrap=True)
+    for name, line in zip(names, good, strict=True):
         (best, *others), (share, *rest) = line["classes"], line["probabilities"]
         bar = Text("█" * max(1, round(12 * share)), style="green" if share >= 0.5 else "yellow")
-        also = ", ".join(f"{name} {part:.1%}" for name, part in zip(others, rest, strict=True))
-        table.add_row(Text(Path(line["file"]).name), Text(best, style="bold"), f"{share:.1%}", bar, also)
+        also = ", ".join(f"{other} {part:.1%}" for other, part in zip(others, rest, strict=True))
+        middle = [bar] if wide else []
+        table.add_row(Text(name), Text(best, style="bold"), f"{share:.1%}", *middle, Text(also))
     return table

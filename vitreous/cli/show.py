@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -15,9 +16,11 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, left: int = 1) -> Table:
     """A table whose first ``left`` columns are words and the others numbers."""
+    rows = list(rows)
     result = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        result.add_column(column, justify="left" if index < left else "right", no_wrap=index > 0)
+        width = longest(row[index] for row in rows) if index == 0 else None
+        result.add_column(column, justify="left" if index < left else "right", no_wrap=True, min_width=width)
     for row in rows:
         result.add_row(*row)
     return result
@@ -49,3 +52,13 @@ def duration(seconds: float) -> str:
 def significant(number: float) -> str:
     """Three digits."""
     return f"{number:.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"
+
+
+def longest(texts: Iterable[str | Text]) -> int:
+    return max(map(len, texts), default=0)
+
+
+def shortened(name: str, width: int = 30) -> str:
+    """A file's name, its end kept when it is long."""
+    own = Path(name).name
+    return own if len(own) <= width else f"…{own[-width + 1 :]}"

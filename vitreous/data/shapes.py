@@ -1,6 +1,6 @@
 """Shapes: an endless, embedded dataset of small scenes, for lessons, tests and laboratories.
 
-A scene holds a *subject*, whose kind is the class, among smaller objects, on a cluttered background. Everything about
+A scene holds a *subject*, whose kind is the class, under smaller objects, on a cluttered background. Everything about
 it is known exactly: kinds, colours, count, boxes, instance masks, a caption, what an occluder hides, which two distant
 halves are one object. Scene ``i`` of seed ``s`` is a pure function of (s, i): no file, no state, any order.
 
@@ -10,7 +10,7 @@ How they are drawn, a whole batch at a time, stands in ``drawing.py``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -250,7 +250,7 @@ def compose(shapes: Shapes, index: NDArray[np.uint64]) -> Composition:
         angle=((per_object[..., 5] - 0.5) * (DIRECTIONS // 4)).astype(np.int64) % DIRECTIONS,
         texture=(per_object[..., 6] * TEXTURES).astype(np.int64),
         split=per_object[..., 7] < shapes.split_rate,
-        depth=per_object[..., 8].argsort(axis=1),
+        depth=np.where(is_subject, -1.0, per_object[..., 8]).argsort(axis=1),  # the subject lies at the back
         dice=dice,
     )
 
@@ -272,7 +272,16 @@ def draw(shapes: Shapes, composition: Composition) -> Scenes:
             np.arange(b), whole, WHOLE, composition.centre[:, 0], radius, whole, np.full(b, OCCLUDER), texture=whole
         )
     colours = np.array(list(COLOURS.values()), dtype=np.float32)[composition.colour]
-    return Scenes(canvas.colour(palette(colours, composition.dice)), canvas.ids(), composition, drawn)
+    instances = canvas.ids()
+    seen = count_ids(instances, m + 1)[:, 1:] > 0
+    composition = replace(composition, exists=composition.exists & seen)  # what nobody can see is no object
+    return Scenes(canvas.colour(palette(colours, composition.dice)), instances, composition, drawn)
+
+
+def count_ids(instances: NDArray[np.uint8], number: int) -> NDArray[np.int64]:
+    """(b, number): pixels of each id below ``number`` in each scene."""
+    keys = np.minimum(instances, number).astype(np.int64) + np.arange(len(instances))[:, None, None] * (number + 1)
+    return np.bincount(keys.reshape(-1), minlength=len(instances) * (number + 1)).reshape(-1, number + 1)[:, :number]
 
 
 def draw_objects(

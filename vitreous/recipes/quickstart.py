@@ -63,7 +63,7 @@ def quickstart(
     draw(model, history, output, seed=seed + 1)
     result = {"accuracy": accuracy, "images": history.images[-1], "seed": seed, "threads": torch.get_num_threads()}
     write_atomically(output / "result.json", json.dumps(result | {"parameters": num_parameters}).encode())
-    out.print(farewell(accuracy, history.images[-1], output))
+    out.print(farewell(accuracy, history.images[-1], output), soft_wrap=True)
 
 
 def make_model() -> Backbone:
@@ -163,8 +163,8 @@ def draw(model: Backbone, history: History, output: Path, *, seed: int) -> None:
 
 def farewell(accuracy: float, images: int, output: Path) -> str:
     return f"""
-[bold]{accuracy:.1%}[/bold] of {HELD_OUT:,} scenes it had never seen are named rightly, after {images:,} images.
-Guessing would give 10 %.
+[bold]{accuracy:.1%}[/bold] of {HELD_OUT:,} scenes it had never seen are named rightly (guessing: 10 %).
+It has seen {images:,} others.
 
   {output}/model.safetensors   the model
   {output}/curve.png           how it learned

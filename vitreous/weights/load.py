@@ -78,7 +78,7 @@ def load_foreign(
     if model is None:
         raise ValueError(
             f"{where} does not say which model it belongs to (not written by vt.save, or a config of your own); "
-            "name it, as in vt.load(path, model='deit_tiny_16')"
+            "name it with model='deit_tiny_16', on the command line with --model deit_tiny_16"
         )
     config = find_config(model)
     tensors = translate(files.on_meta(config, where), file.tensors).tensors
