@@ -19,6 +19,7 @@ from torch import nn
 from torchvision.models.resnet import BasicBlock, ResNet
 
 import vitreous as vt
+from vitreous.data.shapes import Scenes
 
 RECORD = Path(__file__).parents[1] / "docs" / "figures" / "shapes.json"
 BATCH = 64
@@ -36,7 +37,7 @@ def images_per_second(rounds: int = 20) -> float:
     return 1024 / min(seconds)
 
 
-def tensor(scenes) -> torch.Tensor:
+def tensor(scenes: Scenes) -> torch.Tensor:
     return torch.from_numpy(scenes.images).float() / 127.5 - 1
 
 

@@ -17,7 +17,7 @@ from vitreous.cli.pictures import Pictures, Weights, fingerprint, make_predictor
 from vitreous.cli.resumable import forget, journalled
 from vitreous.cli.show import err, longest, out, shortened
 from vitreous.data.pictures import find_pictures
-from vitreous.deploy.predictor import Prediction, Skipped
+from vitreous.deploy.predictor import Prediction, Predictor, Skipped
 from vitreous.weights.files import write_atomically
 
 Format = Literal["table", "jsonl", "csv"]
@@ -51,15 +51,15 @@ def predict(
         lines = answer(predictor.predict_many(paths), paths)
         out.print(pretty(lines))
     elif output is None:
-        lines = stream(answer(predictor.predict_many(paths), paths), format, top)
+        lines = stream(predictor, paths, format, top)
     else:
         lines = resume(predictor, paths, output, {"weights": fingerprint(weights), "top": top}, format, top)
         err.print(f"{sum('classes' in line for line in lines):,} pictures in {output}")
     report_skipped({line["file"]: line["skipped"] for line in lines if "skipped" in line})
 
 
-def answer(answers: Iterable[Prediction | Skipped], paths: list[Path], already: int = 0) -> list[dict[str, Any]]:
-    counted = with_progress(answers, len(paths) + already, already)
+def answer(answers: Iterable[Prediction | Skipped], paths: list[Path]) -> list[dict[str, Any]]:
+    counted = with_progress(answers, len(paths))
     return [as_line(path, one) for path, one in zip(paths, counted, strict=True)]
 
 
@@ -70,13 +70,17 @@ def as_line(path: Path, one: Prediction | Skipped) -> dict[str, Any]:
     return {"file": str(path), "classes": list(one.classes), "probabilities": shares, "indices": list(one.indices)}
 
 
-def stream(lines: list[dict[str, Any]], format: Format, top: int) -> list[dict[str, Any]]:
-    print(as_text(lines, format, top), end="")
+def stream(predictor: Predictor, paths: list[Path], format: Format, top: int) -> list[dict[str, Any]]:
+    """Each line as soon as it is known."""
+    lines = []
+    for path, one in zip(paths, predictor.predict_many(paths), strict=True):
+        lines.append(as_line(path, one))
+        print(as_text(lines[-1:], format, top, header=len(lines) == 1), end="", flush=True)
     return lines
 
 
 def resume(
-    predictor: Any, paths: list[Path], output: Path, run: dict[str, Any], format: Format, top: int
+    predictor: Predictor, paths: list[Path], output: Path, run: dict[str, Any], format: Format, top: int
 ) -> list[dict[str, Any]]:
     """Answer what no earlier run has answered; only when all is done does the output appear, whole."""
     lines = journalled(paths, output, run, predictor.predict_many, as_line)
@@ -85,14 +89,14 @@ def resume(
     return lines
 
 
-def as_text(lines: list[dict[str, Any]], format: Format, top: int) -> str:
+def as_text(lines: list[dict[str, Any]], format: Format, top: int, *, header: bool = True) -> str:
     if format == "jsonl":
         return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        ["file", *(f"{kind}{rank}" for rank in range(1, top + 1) for kind in ("class", "probability")), "skipped"]
-    )
+    if header:
+        ranked = (f"{kind}{rank}" for rank in range(1, top + 1) for kind in ("class", "probability"))
+        writer.writerow(["file", *ranked, "skipped"])
     for line in lines:
         pairs = zip(line.get("classes", []), line.get("probabilities", []), strict=True)
         cells = [cell for pair in pairs for cell in pair]
@@ -104,18 +108,17 @@ def pretty(lines: list[dict[str, Any]]) -> Table:
     """The best class with a bar for its share, and the next ones small beside it."""
     good = [line for line in lines if "classes" in line]
     wide = out.width >= 100
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     names = [shortened(line["file"], 40 if wide else 26) for line in good]
-    table.add_column("picture", no_wrap=True, min_width=longest(names))
-    table.add_column("prediction", no_wrap=True, min_width=longest(line["classes"][0] for line in good))
-    table.add_column("", justify="right", no_wrap=True, min_width=6)
-    if wide:
-        table.add_column("", no_wrap=True, min_width=12)
+    taken = longest(names) + longest(line["classes"][0] for line in good) + 6 + (12 + 3 if wide else 0) + 4 * 3
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("picture", "prediction", "", *([""] if wide else [])):
+        table.add_column(heading, no_wrap=True)
     table.add_column("or", style="dim", no_wrap=True)
     for name, line in zip(names, good, strict=True):
         (best, *others), (share, *rest) = line["classes"], line["probabilities"]
         bar = Text("█" * max(1, round(12 * share)), style="green" if share >= 0.5 else "yellow")
-        also = ", ".join(f"{other} {part:.1%}" for other, part in zip(others, rest, strict=True))
+        also = Text(", ".join(f"{other} {part:.1%}" for other, part in zip(others, rest, strict=True)))
+        also.truncate(max(10, out.width - taken), overflow="ellipsis")
         middle = [bar] if wide else []
-        table.add_row(Text(name), Text(best, style="bold"), f"{share:.1%}", *middle, Text(also))
+        table.add_row(Text(name), Text(best, style="bold"), f"{share:6.1%}", *middle, also)
     return table
