@@ -10,6 +10,11 @@ install_import_hook("vitreous.layers", "beartype.beartype")
 
 import pytest
 import torch
+from hypothesis import settings
+
+# In continuous integration the same examples every time; at home new ones, which find new bugs.
+settings.register_profile("ci", derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 
 
 @pytest.fixture(autouse=True)

@@ -123,10 +123,9 @@ class ViT(Backbone):
         prefix = [token for token in (self.class_token, self.distill_token) if token is not None]
         if self.position is not None:
             table = self.position(grid, patches.device).to(patches.dtype)
-            prefix = [
-                token + table[:, i : i + 1] if self.position.num_prefix else token for i, token in enumerate(prefix)
-            ]
-            patches = patches + table[:, self.position.num_prefix :]
+            if own := self.position.num_prefix:
+                prefix = [token + row for token, row in zip(prefix, table[:, :own].split(1, dim=1), strict=True)]
+            patches = patches + table[:, own:]
         if self.registers is not None:
             prefix.append(self.registers)
         return torch.cat([token.expand(images.shape[0], -1, -1) for token in prefix] + [patches], dim=1)
