@@ -205,10 +205,12 @@ def test_quickstart_leaves_a_whole_run(capsys, tmp_path):
         code, out, _ = run(capsys, "quickstart", "--output", tmp_path / name, "--steps", 12)
         assert code == 0
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert files == ["attention.png", "curve.png", "model.safetensors", "result.json"]
+    assert files == ["attention.png", "curve.png", "model.safetensors", "result.json", "scenes"]
+    assert len(list((tmp_path / "a" / "scenes").glob("* a* *.png"))) > 6
     one, other = (vt.load(tmp_path / name / "model.safetensors").state_dict() for name in ("a", "b"))
     assert all(torch.equal(one[name], other[name]) for name in one)
-    assert out.count("vitreous ") == 3  # the next three commands
+    next_commands = out.split("Next:\n")[1].splitlines()
+    assert [line.split()[1] for line in next_commands] == ["predict", "data", "cost"]
     prediction = vt.Predictor(tmp_path / "a" / "model.safetensors")(Image.new("RGB", (64, 64), "red"))
     assert prediction.best in vt.Shapes.classes
 

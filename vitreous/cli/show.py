@@ -59,6 +59,7 @@ def longest(texts: Iterable[str | Text]) -> int:
 
 
 def shortened(name: str, width: int = 30) -> str:
-    """A file's name, its end kept when it is long."""
+    """A file's name; of a long one the beginning and the end."""
     own = Path(name).name
-    return own if len(own) <= width else f"…{own[-width + 1 :]}"
+    half = (width - 1) // 2
+    return own if len(own) <= width else f"{own[: width - 1 - half]}…{own[-half:]}"

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from rich.progress import BarColumn, Progress, TextColumn
 from torch import Tensor
 
@@ -156,12 +160,21 @@ def draw(model: Backbone, history: History, output: Path, *, seed: int) -> None:
         for a, label in zip(answers, scenes.labels, strict=True)
     ]
     last = f"blocks.{len(model.blocks()) - 1}"
+    save_scenes(scenes, output / "scenes")
     attention_sheet(scenes.images, looked_at(trace[last]), titles, output / "attention.png")
     points = {name: np.array(values) for name, values in vars(history).items()}
     curve(points, output / "curve.png", title="Training on fresh scenes (running averages)")
 
 
+def save_scenes(scenes: Scenes, folder: Path) -> None:
+    """As pictures, named by what they show, to ask the model about."""
+    folder.mkdir(exist_ok=True)
+    for index, (image, caption) in enumerate(zip(scenes.images, scenes.captions, strict=True)):
+        Image.fromarray(image.transpose(1, 2, 0)).save(folder / f"{index:02} {caption}.png")
+
+
 def farewell(accuracy: float, images: int, output: Path) -> str:
+    program = "vitreous" if shutil.which("vitreous") else os.path.relpath(sys.argv[0])
     return f"""
 [bold]{accuracy:.1%}[/bold] of {HELD_OUT:,} scenes it had never seen are named rightly (guessing: 10 %).
 It has seen {images:,} others.
@@ -171,6 +184,6 @@ It has seen {images:,} others.
   {output}/attention.png       what it looks at
 
 Next:
-  vitreous predict {output}/model.safetensors photo.png     ask it about a picture of yours
-  vitreous data show shapes                                       see the data and all its labels
-  vitreous cost vit_tiny_16 vit_base_16 --image-size 224 384      what larger models would cost"""
+  {program} predict {output}/model.safetensors {output}/scenes
+  {program} data show shapes
+  {program} cost vit_tiny_16 vit_base_16 --image-size 224 384"""
