@@ -156,7 +156,7 @@ def draw(model: Backbone, history: History, output: Path, *, seed: int) -> None:
     with record(model) as trace:
         answers = model(as_tensor(scenes, model.spec.preprocess)).argmax(1).tolist()
     titles = [
-        f"{Shapes.classes[a]}" + ("" if a == label else f" (is a {Shapes.classes[label]})")
+        f"{Shapes.classes[a]}" + ("" if a == label else f" (really: {Shapes.classes[label]})")
         for a, label in zip(answers, scenes.labels, strict=True)
     ]
     last = f"blocks.{len(model.blocks()) - 1}"
