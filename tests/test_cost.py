@@ -6,18 +6,13 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import vitreous as vt
+from tests.parity import large_ones_slowly
 from vitreous.plan import plan
 
 SIZES = [(224, 224), (112, 336), (57, 78)]
 
 
-def is_large(name):
-    return any(size in name for size in ("large", "huge", "giant", "gigantic"))
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * is_large(name)) for name in vt.list_models()]
-)
+@pytest.mark.parametrize("name", large_ones_slowly(vt.list_models()))
 def test_macs_and_parameters_equal_the_counters(name):
     for size in SIZES:
         with torch.device("meta"):

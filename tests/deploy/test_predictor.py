@@ -1,6 +1,7 @@
 """Predictions and embeddings: right, in order, and never stopped by a bad picture."""
 
 import io
+import json
 import random
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 import vitreous as vt
 from tests.parity import fill
 from tests.shared import DEIT_TINY, SHARED, class_of, golden_pictures, need_shared
+from vitreous.cli import main
 from vitreous.deploy.neighbours import duplicates, nearest_neighbours
 from vitreous.deploy.predictor import Skipped
 
@@ -114,7 +116,7 @@ def mutate(content: bytes, rng: random.Random) -> bytes:
     return content[:cut] + rng.randbytes(rng.randrange(100)) + content[cut:]
 
 
-def test_a_thousand_mutated_pictures(model, tmp_path):
+def test_a_thousand_mutated_pictures(model, tmp_path, capsys):
     """No crash; each is answered or reported with a reason of one line."""
     rng = random.Random(0)
     originals = []
@@ -127,12 +129,16 @@ def test_a_thousand_mutated_pictures(model, tmp_path):
         content, extension = rng.choice(originals)
         paths.append(tmp_path / f"{index:04}.{rng.choice([extension, 'jpg', 'txt'])}")
         paths[-1].write_bytes(mutate(content, rng))
-    answers = list(vt.Predictor(model).predict_many(paths))
-    assert len(answers) == 1000
-    skipped = [answer for answer in answers if isinstance(answer, Skipped)]
-    assert 300 < len(skipped) < 950
-    assert all(answer.reason and "\n" not in answer.reason for answer in skipped)
-    assert all(np.isfinite(a.probabilities).all() for a in answers if not isinstance(a, Skipped))
+    vt.save(model, tmp_path / "model.safetensors")
+    assert main(["predict", str(tmp_path / "model.safetensors"), *map(str, paths), "--format", "jsonl"]) == 0
+    captured = capsys.readouterr()
+    lines = [json.loads(line) for line in captured.out.splitlines()]
+    assert [line["file"] for line in lines] == [str(path) for path in paths]
+    reasons = [line["skipped"] for line in lines if "skipped" in line]
+    assert 300 < len(reasons) < 950
+    assert all(reason and "\n" not in reason for reason in reasons)
+    assert all(np.isfinite(line["probabilities"]).all() for line in lines if "classes" in line)
+    assert f"skipped {len(reasons)} of the files" in captured.err
 
 
 def test_neighbours_by_hand():

@@ -5,6 +5,7 @@ import timm
 import torch
 import torchvision
 import transformers
+from torch.utils.flop_counter import FlopCounterMode
 
 import vitreous as vt
 from tests.parity import assert_every_block_matters, error, fill
@@ -290,6 +291,20 @@ def test_names_shapes_and_counts_equal_timm_on_the_meta_device(name):
     assert report.num_loaded == len(ours.state_dict())
     assert not report.adapted
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * is_large(name)) for name in TIMM_NAMES])
+def test_macs_equal_timm_on_the_meta_device(name):
+    with torch.device("meta"):
+        ours = vt.create_model(name)
+        theirs = timm.create_model(TIMM_NAMES[name], num_classes=ours.config.num_classes)
+        images = torch.empty(1, 3, *ours.config.image_size)
+        counts = []
+        for model in (ours, theirs):
+            with FlopCounterMode(display=False) as counter:
+                model.eval()(images)
+            counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.parametrize(("name", "theirs"), [("vit_large_16", "vit_l_16"), ("vit_huge_14", "vit_h_14")])
