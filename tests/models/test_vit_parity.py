@@ -293,7 +293,7 @@ def test_names_shapes_and_counts_equal_timm_on_the_meta_device(name):
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * is_large(name)) for name in TIMM_NAMES])
+@pytest.mark.parametrize("name", large_ones_slowly(TIMM_NAMES))
 def test_macs_equal_timm_on_the_meta_device(name):
     with torch.device("meta"):
         ours = vt.create_model(name)
