@@ -8,7 +8,7 @@ import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
 import vitreous as vt
-from tests.parity import assert_every_block_matters, error, fill
+from tests.parity import assert_every_block_matters, error, fill, large_ones_slowly
 from vitreous.layers import position
 from vitreous.models.vit import SIZES
 
