@@ -26,7 +26,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        layout = "DDP (a copy each)" if self.shards == 1 else f"FSDP over {self.shards}"
+        layout = "DDP" if self.shards == 1 else f"FSDP over {self.shards}"
         return layout + (" + checkpointing" if self.checkpointing else "")
 
 

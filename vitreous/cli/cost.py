@@ -43,7 +43,7 @@ def legend(precision: Precision) -> str:
     copy = f" with a copy in {precision}" if precision != "fp32" else ""
     return (
         "[dim]1 MAC is 2 FLOPs. Quadratic: the share that grows with the square of the tokens. Activations: held from "
-        "forward to backward with fused attention. Attention maps: if they were kept. Training: weights, gradients and "
+        "forward to backward with fused attention. Maps: all attention weights, if they were kept. Training: weights, gradients and "
         f"AdamW's moments in fp32{copy}, and activations.[/dim]"
     )
 
@@ -76,7 +76,7 @@ def memory(costs: list[Cost]) -> Table:
         )
         for one in costs
     ]
-    columns = ("model", "pixels", "activations", "attention maps", "training", "checkpointed")
+    columns = ("model", "pixels", "activations", "maps", "training", "checkpointed")
     return table(f"Memory for a batch of {costs[0].batch}, {costs[0].precision}", columns, rows)
 
 
@@ -166,7 +166,7 @@ def layouts(made: Plan) -> Table:
         )
         for option in shown
     ]
-    columns = ("layout", "states", "activations/image", "images that fit")
+    columns = ("layout", "states", "an image", "images at once")
     return table(f"Per device, of {made.devices} with {size(made.memory)} each", columns, rows)
 
 
