@@ -43,8 +43,8 @@ def legend(precision: Precision) -> str:
     copy = f" with a copy in {precision}" if precision != "fp32" else ""
     return (
         "[dim]1 MAC is 2 FLOPs. Quadratic: the share that grows with the square of the tokens. Activations: held from "
-        "forward to backward with fused attention. Maps: all attention weights, if they were kept. Training: weights, gradients and "
-        f"AdamW's moments in fp32{copy}, and activations.[/dim]"
+        "forward to backward with fused attention. Maps: all attention weights, if they were kept. Train: "
+        f"weights, gradients and AdamW's moments in fp32{copy}, and activations; + ckpt: with checkpointed blocks.[/dim]"
     )
 
 
@@ -76,7 +76,7 @@ def memory(costs: list[Cost]) -> Table:
         )
         for one in costs
     ]
-    columns = ("model", "pixels", "activations", "maps", "training", "checkpointed")
+    columns = ("model", "pixels", "activations", "maps", "train", "+ ckpt")
     return table(f"Memory for a batch of {costs[0].batch}, {costs[0].precision}", columns, rows)
 
 
