@@ -44,7 +44,7 @@ def legend(precision: Precision) -> str:
     return (
         "[dim]1 MAC is 2 FLOPs. Quadratic: the share that grows with the square of the tokens. Activations: held from "
         "forward to backward with fused attention. Maps: all attention weights, if they were kept. Train: "
-        f"weights, gradients and AdamW's moments in fp32{copy}, and activations; + ckpt: with checkpointed blocks.[/dim]"
+        f"weights, gradients and AdamW's moments in fp32{copy}, and activations; + ckpt: blocks checkpointed.[/dim]"
     )
 
 
