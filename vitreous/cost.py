@@ -60,6 +60,7 @@ class Cost:
     precision: Precision
     num_tokens: int
     depth: int
+    stride: Size  # pixels of one token
     parts: dict[str, Part] = field(default_factory=lambda: {name: Part() for name in PARTS})
     quadratic_macs: int = 0  # of the attention products, which grow with the square of the tokens
     attention_bytes: int = 0  # of all attention matrices, were they kept (explicit softmax, recording)
@@ -117,15 +118,15 @@ def cost(
     name = model if isinstance(model, str) else type(model).__name__.removesuffix("Config")
     if isinstance(model, Backbone):
         twin = copy.deepcopy(model).to("meta")
-        size = pair(image_size or model.config.image_size, "image_size")
+        size = pair(model.config.image_size if image_size is None else image_size, "image_size")
     else:
         config = find_config(model).override(**overrides)
-        size = pair(image_size or config.image_size, "image_size")
+        size = pair(config.image_size if image_size is None else image_size, "image_size")
         with torch.device("meta"):
             twin = config.override(image_size=size).build()
     twin.train()
     images = torch.empty(batch, twin.config.num_channels, *size, device="meta")
-    return Meter(twin, Cost(name, size, batch, precision, 0, len(twin.blocks()))).measure(images)
+    return Meter(twin, Cost(name, size, batch, precision, 0, len(twin.blocks()), twin.strides[-1])).measure(images)
 
 
 class Meter:

@@ -84,6 +84,8 @@ def plan(
     for name, value in positive.items():
         if not value > 0:
             raise ValueError(f"{name} must be positive, got {value}")
+    if batch < devices:
+        raise ValueError(f"a batch of {batch} leaves some of the {devices} devices idle; use a larger batch")
     if not 0 < utilisation <= 1:
         raise ValueError(f"utilisation must lie in (0, 1], got {utilisation}")
     one = cost(model, image_size, precision=precision)

@@ -67,6 +67,10 @@ ERRORS = [
     (["predict", "model.safetensors", "photos", "--format", "csv", "--output", "no/x.csv"], "there is no folder no"),
     (["embed", "model.safetensors", "photos", "--output", "x.txt"], "must end in .npy or .parquet"),
     (["quickstart", "--seconds", "0"], "must be positive"),
+    (["data", "show", "shapes", "--output", "no/such/sheet.png"], "there is no folder no/such"),
+    (["embed", "model.safetensors", "photos", "--nearest", "-1"], "--nearest must be 0 or more"),
+    (["predict", "model.safetensors", "photos", "--model", "vit_tiny_16"], "says itself which model it holds"),
+    (["cost", "vit_tiny_16", "--image-size", "0"], "image_size must be a positive int"),
 ]
 
 
@@ -89,6 +93,18 @@ def test_predict_table(capsys, folder):
     assert "broken.jpg" not in out
     assert "skipped 1 of the files" in err
     assert "broken.jpg: not a picture" in err
+
+
+def test_predict_fails_when_nothing_could_be_used(capsys, folder):
+    code, _, err = run(capsys, "predict", folder / "model.safetensors", folder / "photos" / "broken.jpg")
+    assert code == 2
+    assert "the file could not be used" in err
+
+
+def test_help_of_a_group(capsys):
+    code, out, _ = run(capsys, "data", "--help")
+    assert code == 0
+    assert "data show" in out
 
 
 def test_predict_json_lines_and_csv(capsys, folder):
@@ -129,7 +145,7 @@ def test_predict_goes_on_after_an_interruption(capsys, folder, monkeypatch, cut)
     monkeypatch.setattr(predict_module, "as_line", original)
     code, _, err = run(capsys, *words, "--output", output)
     assert code == 0
-    assert f"going on with {4 if not cut else 5} of 7 pictures" in err
+    assert f"{3 if not cut else 2} of 7 pictures are done already; {4 if not cut else 5} to go" in err
     assert output.read_bytes() == (folder / "whole.jsonl").read_bytes()
     assert not part.exists()
 
@@ -147,7 +163,7 @@ def test_an_interrupted_run_is_not_mixed_with_another(capsys, folder):
     )
     code, _, err = run(capsys, *words)
     assert code == 2
-    assert "belongs to an interrupted run with other settings" in err
+    assert "belongs to a run with other settings" in err
 
 
 def test_embed_and_find_duplicates(capsys, folder):
@@ -155,7 +171,7 @@ def test_embed_and_find_duplicates(capsys, folder):
     code, out, err = run(capsys, *words, "--output", folder / "vectors.npy")
     assert code == 0
     assert "6 vectors of 192 numbers" in err
-    assert "1 likely duplicates" in out
+    assert "Likely duplicates: 1" in out
     vectors, names = np.load(folder / "vectors.npy"), json.loads((folder / "vectors.json").read_text())
     assert vectors.shape == (6, 192)
     expected = vt.Predictor(folder / "model.safetensors").embed(names[2])
@@ -170,7 +186,7 @@ def test_embed_and_find_duplicates(capsys, folder):
 def test_cost_tables(capsys):
     code, out, _ = run(capsys, "cost", "vit_base_16", "--image-size", "224", "384", "1024")
     assert code == 0
-    for expected in ("17.6 G", "86.6 M", "4,640 tokens", "1,087×1,087", "47% at 1024×1024", "attention", "118 MB"):
+    for expected in ("17.6 G", "86.6 M", "4,640 tokens", "1,090×1,090", "47% at 1024×1024", "attention", "118 MB"):
         assert expected in out
     _, out, _ = run(capsys, "cost", "vit_tiny_16", "deit_small_16", "--batch", "8", "--precision", "bf16")
     assert "deit_small_16" in out

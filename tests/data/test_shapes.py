@@ -108,6 +108,12 @@ def test_an_occluder_hides_the_core(share):
     assert (scenes.instances[scenes.occluder] == OCCLUDER).all()
 
 
+def test_a_subject_that_is_hidden_wholly_stays_the_subject():
+    scenes = vt.Shapes(50, max_objects=1, occlusion=1.0).batch(range(50))
+    assert (scenes.count == 1).all()
+    assert all(scenes.captions)
+
+
 def test_halves_are_one_object_far_apart():
     scenes = vt.Shapes(100, 128, max_objects=1, split_rate=1.0, split_distance=0.5).batch(range(100))
     whole = vt.Shapes(100, 128, max_objects=1).batch(range(100))

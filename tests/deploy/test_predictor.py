@@ -79,6 +79,13 @@ def test_a_model_without_a_classifier_can_embed_but_not_predict():
         predictor(picture())
 
 
+def test_one_bad_picture_is_an_error_that_names_it(model):
+    with pytest.raises(ValueError, match=r"nowhere.jpg: there is no such file"):
+        vt.Predictor(model)("nowhere.jpg")
+    with pytest.raises(ValueError, match="got list"):
+        vt.Predictor(model)(["a.jpg"])
+
+
 def test_bad_options(model):
     with pytest.raises(ValueError, match="at least 1"):
         vt.Predictor(model, top=0)

@@ -347,7 +347,7 @@ def test_saving_is_whole_or_not_at_all(saved, tmp_path, monkeypatch):
 
 
 def test_saving_where_nothing_can_be_saved(saved):
-    with pytest.raises(ValueError, match="its folder does not exist"):
+    with pytest.raises(ValueError, match="there is no folder"):
         vt.save(saved[0], "no/such/folder/model.safetensors")
 
 

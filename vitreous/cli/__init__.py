@@ -35,6 +35,13 @@ def main(arguments: list[str] | None = None) -> int:
     if words[0] == "--version":
         print(f"vitreous {__version__}")
         return 0
+    if (
+        words[1:] in (["-h"], ["--help"])
+        and any(name.startswith(f"{words[0]} ") for name in COMMANDS)
+        and words[0] not in COMMANDS
+    ):
+        print(overview())
+        return 0
     try:
         name = find(words)
         run(name, words[len(name.split()) :])

@@ -25,7 +25,7 @@ def cost(models: Names, image_size: tuple[int, ...] = (), batch: int = 1, precis
         models: One or more model names, such as vit_base_16.
         image_size: One or more image sizes in pixels; the model's own if none is given.
         batch: Images at a time.
-        precision: Of activations: fp32, bf16 or fp16.
+        precision: Precision of activations: fp32, bf16 or fp16.
     """
     if not models:
         raise ValueError("name at least one model, as in: vitreous cost vit_base_16")
@@ -61,7 +61,7 @@ def compute(costs: list[Cost]) -> Table:
         for one in costs
     ]
     columns = ("model", "pixels", "tokens", "parameters", "MACs", "quadratic")
-    return table(f"Computing a batch of {costs[0].batch}", columns, rows)
+    return table(f"Compute for a batch of {costs[0].batch}", columns, rows)
 
 
 def memory(costs: list[Cost]) -> Table:
@@ -105,8 +105,7 @@ def quadratic(costs: list[Cost]) -> str:
     shares = ", ".join(f"{one.quadratic_macs / one.macs:.0%} at {pixels(one)}" for one in costs)
     first = costs[0]
     tokens = first.crossover_tokens
-    stretch = math.sqrt(tokens / first.num_tokens)
-    height, width = (round(side * stretch) for side in first.image_size)
+    height, width = (round(math.sqrt(tokens) * side) for side in first.stride)
     return (
         f"The part that grows with the square of the tokens makes up {shares} of the MACs.\n"
         f"It overtakes all the rest at about {tokens:,.0f} tokens, {height:,}×{width:,} pixels.\n"
@@ -134,7 +133,7 @@ def plan(
         flops: Peak floating-point operations a second of each, such as 400e12.
         image_size: In pixels; the model's own if none is given.
         batch: Images per step, over all devices.
-        precision: Of activations and products.
+        precision: Precision of activations and products.
         utilisation: The share of the peak that training really reaches.
     """
     made = make_plan(
@@ -175,7 +174,7 @@ def verdict(made: Plan) -> str:
         return "[bold]It does not fit[/bold], however it is sharded: more memory, smaller images or a smaller model.\n"
     steps = f"{made.accumulation} forward passes" if made.accumulation > 1 else "one forward pass"
     return (
-        f"[bold]It fits[/bold]: {made.chosen.name}; a batch of {made.batch:,} is {made.per_device:,} images a device, "
+        f"[bold]It fits[/bold]: {made.chosen.name}; a batch of {made.batch:,} is {made.per_device:,} a device, "
         f"in {steps}.\nIt takes about [bold]{duration(made.seconds)}[/bold]: {made.total_flops:.2g} FLOPs at "
         f"{made.devices * made.flops * made.utilisation:.2g} a second.\n"
     )

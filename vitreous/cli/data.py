@@ -32,46 +32,48 @@ def show(
         image_size: Pixels a side.
         seed: Another seed, other scenes.
         split_rate: Share of objects made of two distant halves.
-        occlusion: Share of the subject that an occluder hides.
+        occlusion: Size of a disk laid over the subject's centre, as a share of the disk around the subject.
     """
     if num_images < 1:
         raise ValueError(f"num_images must be at least 1, got {num_images}")
+    if not output.parent.is_dir():
+        raise ValueError(f"cannot write {output}: there is no folder {output.parent}")
     shapes = Shapes(image_size=image_size, seed=seed, split_rate=split_rate, occlusion=occlusion)
     contact_sheet(shapes.batch(range(num_images)), output)
     out.print(f"{num_images} scenes with class, caption, boxes and masks: {output}")
 
 
 def contact_sheet(scenes: Scenes, output: Path) -> None:
-    """Each scene twice: as it is, under its class and caption, and with boxes over its instance masks."""
+    """Each scene beside its boxes and instance masks, under its class and above its caption."""
     from matplotlib.figure import Figure
 
     columns = min(4, len(scenes.images))
     rows = -(-len(scenes.images) // columns)
-    figure = Figure(figsize=(3.4 * columns, 2.05 * rows), dpi=110, layout="constrained")
-    axes = figure.subplots(rows, 2 * columns, squeeze=False)
+    figure = Figure(figsize=(3.4 * columns, 2.1 * rows), dpi=110, layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
-    for index, (image, caption) in enumerate(zip(scenes.images, scenes.captions, strict=True)):
-        row, column = divmod(index, columns)
-        left, right = axes[row, 2 * column], axes[row, 2 * column + 1]
-        left.imshow(image.transpose(1, 2, 0), interpolation="nearest")
-        left.set_title(f"{Shapes.classes[scenes.labels[index]]} · {scenes.count[index]}", fontsize=8, loc="left")
-        left.text(0, 1.02 * image.shape[1], caption, fontsize=6, va="top")
-        draw_instances(right, scenes, index)
+    for index, caption in enumerate(scenes.captions):
+        axis, number = axes.flat[index], scenes.count[index]
+        draw_scene(axis, scenes, index)
+        objects = f"{number} object{'s' if number > 1 else ''}"
+        axis.set_title(f"{Shapes.classes[scenes.labels[index]]}, {objects}", fontsize=8, loc="left")
+        axis.text(0, 1.02 * scenes.images.shape[2], caption, fontsize=7, va="top")
     figure.savefig(output)
 
 
-def draw_instances(axis: Any, scenes: Scenes, index: int) -> None:
+def draw_scene(axis: Any, scenes: Scenes, index: int) -> None:
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
     colours = [colormaps["tab10"](item)[:3] for item in range(10)]
-    picture = np.full((*scenes.instances[index].shape, 3), 0.12)
-    picture[scenes.occluder[index]] = 0.5
+    picture = scenes.images[index].transpose(1, 2, 0) / 255
+    masks = np.full(picture.shape, 0.12)
+    masks[scenes.occluder[index]] = 0.5
     for item, mask in enumerate(scenes.masks[index]):
-        picture[mask] = colours[item]
-    axis.imshow(picture, interpolation="nearest")
+        masks[mask] = colours[item]
+    axis.imshow(np.concatenate([picture, masks], axis=1), interpolation="nearest")
     for item, (y0, x0, y1, x1) in enumerate(scenes.boxes[index]):
         if y1 > y0:
-            box = Rectangle((x0 - 0.5, y0 - 0.5), x1 - x0, y1 - y0, fill=False, edgecolor=colours[item], linewidth=1)
-            axis.add_patch(box)
+            corner = (x0 + picture.shape[1] - 0.5, y0 - 0.5)
+            axis.add_patch(Rectangle(corner, x1 - x0, y1 - y0, fill=False, edgecolor=colours[item], linewidth=1))

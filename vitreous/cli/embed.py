@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.text import Text
 
 from vitreous.cli.pictures import Pictures, Weights, fingerprint, make_predictor, report_skipped
 from vitreous.cli.resumable import forget, journalled
@@ -45,6 +44,8 @@ def embed(
     """
     if output.suffix not in (".npy", ".parquet"):
         raise ValueError(f"--output must end in .npy or .parquet, got {output}")
+    if nearest < 0 or not -1 <= duplicate <= 1:
+        raise ValueError(f"--nearest must be 0 or more and --duplicate a cosine, got {nearest} and {duplicate}")
     if output.suffix == ".parquet":
         need_pyarrow()
     paths = find_pictures(pictures)
@@ -56,7 +57,7 @@ def embed(
     save_vectors(output, names, vectors)
     forget(output)
     err.print(f"{len(names):,} vectors of {vectors.shape[1]} numbers in {output}")
-    report_skipped({line["file"]: line["skipped"] for line in lines if "skipped" in line})
+    report_skipped({line["file"]: line["skipped"] for line in lines if "skipped" in line}, len(lines))
     if nearest:
         show_neighbours(names, nearest_neighbours(vectors, nearest))
         show_duplicates(names, duplicates(vectors, duplicate), duplicate)
@@ -99,15 +100,16 @@ def need_pyarrow() -> tuple[Any, Any]:
 
 def show_neighbours(names: list[str], neighbours: list[list[Neighbour]]) -> None:
     rows = [
-        (Text(shortened(name)), Text("  ".join(f"{shortened(names[n.index])} {n.similarity:.2f}" for n in others)))
+        (shortened(name) if rank == 0 else "", shortened(names[one.index]), f"{one.similarity:.3f}")
         for name, others in zip(names, neighbours, strict=True)
+        for rank, one in enumerate(others)
     ]
-    out.print(table("Most similar pictures", ("picture", "nearest, with cosine similarity"), rows, left=2))
+    out.print(table("Most similar pictures", ("picture", "nearest", "cosine"), rows, left=2))
 
 
 def show_duplicates(names: list[str], pairs: list[tuple[int, int, float]], threshold: float) -> None:
     if not pairs:
         out.print(f"No two pictures are more alike than {threshold}.")
         return
-    rows = [(Text(names[a]), Text(names[b]), f"{similarity:.3f}") for a, b, similarity in pairs[:50]]
-    out.print(table(f"{len(pairs):,} likely duplicates", ("picture", "and", "similarity"), rows, left=2))
+    rows = [(shortened(names[a]), shortened(names[b]), f"{similarity:.3f}") for a, b, similarity in pairs[:50]]
+    out.print(table(f"Likely duplicates: {len(pairs):,}", ("picture", "and", "cosine"), rows, left=2))

@@ -48,8 +48,8 @@ def with_progress(answers: Iterable[T], total: int, already: int = 0) -> Iterato
             bar.advance(bar.task_ids[0])
 
 
-def report_skipped(skipped: dict[str, str], shown: int = 10) -> None:
-    """On stderr, so that it never mixes with results."""
+def report_skipped(skipped: dict[str, str], total: int, shown: int = 10) -> None:
+    """On stderr, so that it never mixes with results; when nothing at all could be used, an error."""
     if not skipped:
         return
     err.print(f"[yellow]skipped {len(skipped)} of the files:[/yellow]")
@@ -57,3 +57,5 @@ def report_skipped(skipped: dict[str, str], shown: int = 10) -> None:
         err.print(f"  {name}: {reason}", markup=False)
     if len(skipped) > shown:
         err.print(f"  … and {len(skipped) - shown} more (--format jsonl lists every one)")
+    if len(skipped) == total:
+        raise ValueError(f"none of the {total} files could be used" if total > 1 else "the file could not be used")

@@ -55,7 +55,7 @@ def predict(
     else:
         lines = resume(predictor, paths, output, {"weights": fingerprint(weights), "top": top}, format, top)
         err.print(f"{sum('classes' in line for line in lines):,} pictures in {output}")
-    report_skipped({line["file"]: line["skipped"] for line in lines if "skipped" in line})
+    report_skipped({line["file"]: line["skipped"] for line in lines if "skipped" in line}, len(lines))
 
 
 def answer(answers: Iterable[Prediction | Skipped], paths: list[Path]) -> list[dict[str, Any]]:

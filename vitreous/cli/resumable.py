@@ -35,9 +35,11 @@ class Journal:
         """Read the whole lines of an interrupted run, and cut off what was half written."""
         content = self.path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
-        lines = whole.decode("utf-8").splitlines()
+        lines = whole.decode("utf-8").split("\n")[:-1]
         if lines and json.loads(lines[0]) != self.run:
-            raise ValueError(f"{self.path} belongs to an interrupted run with other settings; remove it to start anew")
+            raise ValueError(
+                f"{self.path} belongs to a run with other settings; remove it to start anew, or give another --output"
+            )
         self.done = {line["file"]: line for line in map(json.loads, lines[1:])}
         os.truncate(self.path, len(whole))
 
@@ -67,10 +69,14 @@ def journalled(
     with Journal(output, run) as journal:
         todo = [path for path in paths if str(path) not in journal.done]
         if journal.done:
-            err.print(f"going on with {len(todo):,} of {len(paths):,} pictures")
+            err.print(f"{len(paths) - len(todo):,} of {len(paths):,} pictures are done already; {len(todo):,} to go")
         counted = with_progress(answer(todo), len(paths), len(paths) - len(todo))
-        for path, one in zip(todo, counted, strict=True):
-            journal.add(as_line(path, one))
+        try:
+            for path, one in zip(todo, counted, strict=True):
+                journal.add(as_line(path, one))
+        except KeyboardInterrupt:
+            err.print(f"{len(journal.done):,} of {len(paths):,} pictures are kept; the same command goes on from there")
+            raise
     return [journal.done[str(path)] for path in paths]
 
 

@@ -18,6 +18,10 @@ MAX_PIXELS = 200_000_000
 class BadPicture(ValueError):
     """A file that cannot be shown to a model, with the reason."""
 
+    def __init__(self, message: str, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason or message
+
 
 def find_pictures(sources: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Files as given, every file below a folder (hidden ones left out), every match of a glob; sorted, none twice."""
@@ -32,7 +36,9 @@ def find_pictures(sources: Iterable[str | os.PathLike[str]]) -> list[Path]:
         else:
             matches = sorted(Path(match) for match in glob.glob(str(source), recursive=True) if os.path.isfile(match))
             if not matches:
-                raise ValueError(f"no file matches {str(source)!r}; check the pattern, and quote it in the shell")
+                raise ValueError(
+                    f"no file matches {str(source)!r}; check the pattern, and quote it in the shell, or give the folder"
+                )
             found |= dict.fromkeys(matches)
     if not found:
         raise ValueError("no pictures found: give files, a folder that holds some, or a pattern such as 'photos/*.jpg'")

@@ -52,7 +52,7 @@ class Shapes:
     """Scenes by index. ``batch(indices)`` draws many at once; ``shapes[i]`` draws one.
 
     ``split_rate`` is the share of objects that are cut in two halves, ``split_distance`` apart (in image widths).
-    ``occlusion`` is the share of the subject's core that an occluder hides.
+    ``occlusion`` is the size of a disk laid over the subject's centre, as a share of the disk around the subject.
     """
 
     length: int = 50_000
@@ -274,6 +274,7 @@ def draw(shapes: Shapes, composition: Composition) -> Scenes:
     colours = np.array(list(COLOURS.values()), dtype=np.float32)[composition.colour]
     instances = canvas.ids()
     seen = count_ids(instances, m + 1)[:, 1:] > 0
+    seen[:, 0] = True  # the subject is what the scene is about, even where an occluder hides all of it
     composition = replace(composition, exists=composition.exists & seen)  # what nobody can see is no object
     return Scenes(canvas.colour(palette(colours, composition.dice)), instances, composition, drawn)
 

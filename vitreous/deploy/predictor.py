@@ -53,6 +53,7 @@ class Predictor:
     >>> predictor = Predictor("cat.safetensors")
     >>> predictor("photo.jpg").best
     >>> predictor.embed("photo.jpg")          # the pooled features, of length 1
+    >>> for answer in predictor.predict_many(paths): ...     # batch by batch; embed_many likewise
 
     ``model`` names the model of a foreign file, which does not tell: ``Predictor("deit.pth", model="deit_tiny_16")``.
     """
@@ -89,8 +90,16 @@ class Predictor:
         return self.many(pictures, lambda images: list(self.embeddings(images)))
 
     def prepare(self, picture: Picture) -> Tensor:
-        opened = standard(picture) if isinstance(picture, Image.Image) else open_picture(picture)
-        return self.transform(opened)
+        if isinstance(picture, Image.Image):
+            return self.transform(standard(picture))
+        if not isinstance(picture, str | os.PathLike):
+            raise ValueError(
+                f"a picture is a path or a Pillow image, got {type(picture).__name__}; for several, predict_many"
+            )
+        try:
+            return self.transform(open_picture(picture))
+        except BadPicture as error:
+            raise BadPicture(f"{picture}: {error}", error.reason) from None
 
     @torch.inference_mode()
     def logits(self, images: Tensor) -> Tensor:
@@ -127,4 +136,4 @@ class Predictor:
         try:
             return self.prepare(picture)
         except BadPicture as error:
-            return Skipped(str(error))
+            return Skipped(error.reason)

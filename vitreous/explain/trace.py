@@ -64,7 +64,7 @@ class Trace(Mapping[str, Attention]):
             return self._seen[name]
         if name in self.layers:
             raise KeyError(f"{name} has not run yet: call the model inside the with block")
-        raise KeyError(f"{name} was not recorded{did_you_mean(name, self.layers)}")
+        raise KeyError(f"{name!r} was not recorded{did_you_mean(str(name), self.layers)}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._seen)
@@ -142,7 +142,9 @@ Seam = tuple[nn.Module, str, Attend]
 def find_seams(model: Backbone) -> dict[str, Seam]:
     """Every ``Attend`` with its owner, named by its block, and by its path too when the block has several."""
     if not isinstance(model, Backbone):
-        raise ValueError(f"record needs a Vitreous model, got {type(model).__name__}; of a compiled one, the original")
+        raise ValueError(
+            f"record needs a Vitreous model, got {type(model).__name__}; for a compiled model, pass the original"
+        )
     seams: dict[str, Seam] = {}
     owners: set[nn.Module] = set()
     for index, block in enumerate(model.blocks()):

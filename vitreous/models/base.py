@@ -160,7 +160,8 @@ def checked(name: str, value: Any, hint: Any) -> Any:
         choices = [str(choice) for choice in get_args(hint)]
         if value not in get_args(hint):
             near = did_you_mean(str(value), choices)
-            raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}{near}")
+            hint = near if "did you mean" in near else ""
+            raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}{hint}")
     elif hint is bool and not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False, got {value!r}")
     elif hint is int:

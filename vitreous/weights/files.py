@@ -40,6 +40,8 @@ class WeightsFile:
 def save(model: Backbone, path: str | os.PathLike[str]) -> None:
     """Write weights, config and spec to one safetensors file that :func:`vitreous.load` reads back."""
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    if not isinstance(model, Backbone):
+        raise ValueError(f"save needs a Vitreous model, got {type(model).__name__}")
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     model.spec.labels.check(model.config.num_classes)
     wanted = on_meta(model.config, "this model").state_dict()
@@ -76,8 +78,10 @@ def on_meta(config: Config, where: str) -> Backbone:
 def write_atomically(path: Path, content: bytes) -> None:
     """Readers see the old file or the new one, never half of it, even when power or disk fail midway."""
     path = path.resolve()
-    if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"cannot write {path}: it is a folder, or its folder does not exist")
+    if path.is_dir():
+        raise ValueError(f"cannot write {path}: it is a folder")
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(temporary, "wb") as file:
@@ -93,6 +97,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 def read(path: str | os.PathLike[str]) -> WeightsFile:
     """Read a file of ours or of others: safetensors, or a torch checkpoint that holds nothing but tensors."""
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, not a weights file")
     if not path.is_file():
         raise ValueError(f"there is no weights file {path}; check the path")
     with open(path, "rb") as file:
@@ -136,10 +142,10 @@ def parse_metadata(metadata: Mapping[str, str]) -> tuple[Config | None, Spec]:
 def read_torch(path: Path) -> dict[str, Tensor]:
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds here; each means that the file cannot be used
+    except Exception:  # torch raises many kinds here; each means that the file cannot be used
         raise ValueError(
-            f"{path} cannot be read as plain tensors ({first_line(error)}); it is damaged, or holds code, "
-            "which Vitreous never runs: save its state_dict as safetensors"
+            f"{path} cannot be read as plain tensors: it is damaged, or holds code, which Vitreous never runs; "
+            "save its state_dict as safetensors"
         ) from None
     for wrapper in WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):

@@ -55,6 +55,8 @@ def load(source: str | os.PathLike[str], *, model: str | Config | None = None, *
     file = files.read(source)
     if file.config is None:
         return load_foreign(file, str(source), model, overrides)
+    if model is not None:
+        raise ValueError(f"{source} says itself which model it holds; leave out model={model!r}")
     result = file.config.override(**overrides).build() if overrides else files.on_meta(file.config, str(source))
     install(result, file, str(source), assign=not overrides)
     return result
