@@ -2,7 +2,7 @@
 
 A forward pass on the meta device, where nothing is computed, tells the shape that reaches every layer; each kind of
 layer has its formula here. Checked against torch's FLOP counter and against the tensors that autograd really saves,
-to the byte for every ViT, DeiT and DINOv2 (rotary positions save some 7 % more, which no formula here counts).
+to the byte with torch 2.15 on a CPU (rotary positions save some 7 % more, which no formula here counts).
 
     Linear        MACs  tokens · in · out           saves  its input
     Conv2d        MACs  outputs · in · kernel       saves  its input
