@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -166,13 +166,13 @@ class Meter:
 
     def hook(self, formula: Formula) -> Callable[..., None]:
         def run(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-            macs, saved, extra = formula(module, args, output)
+            macs, saved, extra_bytes = formula(module, args, output)
             part, block = self.homes[module]
             self.cost.parts[part].macs += macs
             if isinstance(module, Attend):
                 self.cost.quadratic_macs += macs
                 self.cost.attention_bytes += math.prod(args[0].shape[:-1]) * args[1].shape[-2] * self.width
-            size = sum(self.new_bytes(tensor) for tensor in saved) + extra
+            size = sum(self.new_bytes(tensor) for tensor in saved) + extra_bytes
             self.cost.parts[part].activation_bytes += size
             if block is not None:
                 self.cost.block_bytes[block] += size
@@ -192,42 +192,50 @@ class Meter:
         return storage.nbytes() // tensor.element_size() * self.width
 
 
-Formula = Callable[[nn.Module, tuple[Any, ...], Tensor], tuple[int, tuple[Tensor, ...], int]]
+class Bill(NamedTuple):
+    """What one call of a layer costs: the storages behind ``saved`` are counted once, whoever saves them."""
+
+    macs: int = 0
+    saved: tuple[Tensor, ...] = ()
+    extra_bytes: int = 0
 
 
-def linear(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> tuple[int, tuple[Tensor, ...], int]:
-    return output.numel() * args[0].shape[-1], (args[0],), 0
+Formula = Callable[[nn.Module, tuple[Any, ...], Tensor], Bill]
 
 
-def conv(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> tuple[int, tuple[Tensor, ...], int]:
+def linear(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
+    return Bill(output.numel() * args[0].shape[-1], (args[0],))
+
+
+def conv(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
     assert isinstance(module, nn.Conv2d)
-    return output.numel() * module.weight[0].numel(), (args[0],), 0
+    return Bill(output.numel() * module.weight[0].numel(), (args[0],))
 
 
-def layer_norm(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> tuple[int, tuple[Tensor, ...], int]:
-    return 0, (args[0],), 2 * 4 * math.prod(args[0].shape[:-1])
+def layer_norm(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
+    return Bill(saved=(args[0],), extra_bytes=2 * 4 * math.prod(args[0].shape[:-1]))
 
 
-def pointwise(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> tuple[int, tuple[Tensor, ...], int]:
-    return 0, (args[0],), 0
+def pointwise(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
+    return Bill(saved=(args[0],))
 
 
-def batch_norm(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> tuple[int, tuple[Tensor, ...], int]:
-    return 0, (args[0],), 2 * 4 * args[0].shape[1]
+def batch_norm(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
+    return Bill(saved=(args[0],), extra_bytes=2 * 4 * args[0].shape[1])
 
 
-def keeps_output(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> tuple[int, tuple[Tensor, ...], int]:
-    return 0, (output,), 0
+def keeps_output(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
+    return Bill(saved=(output,))
 
 
-def attend(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> tuple[int, tuple[Tensor, ...], int]:
+def attend(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
     q, k, v = args
-    return output.numel() * k.shape[-2] + q.numel() * k.shape[-2], (q, k, v), 4 * math.prod(q.shape[:-1])
+    return Bill((output.numel() + q.numel()) * k.shape[-2], (q, k, v), 4 * math.prod(q.shape[:-1]))
 
 
-def gate(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> tuple[int, tuple[Tensor, ...], int]:
+def gate(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
     """The product that follows a gate saves the gate's output too."""
-    return 0, (args[0], output), 0
+    return Bill(saved=(args[0], output))
 
 
 FORMULAS: dict[type[nn.Module], Formula] = {

@@ -91,7 +91,7 @@ def test_predict_table(capsys, folder):
     assert "0.png" in out
     assert "copy-of-0.bmp" in out
     assert "broken.jpg" not in out
-    assert "skipped 1 of the files" in err
+    assert "skipped 1 of 7 files" in err
     assert "broken.jpg: not a picture" in err
 
 
@@ -232,9 +232,7 @@ def test_quickstart_leaves_a_whole_run(capsys, tmp_path):
 
 
 def test_a_closed_pipe_is_no_error(folder):
-    command = (
-        f"{sys.executable} -m vitreous.cli predict {folder}/model.safetensors {folder}/photos --format csv | head -1"
-    )
+    command = f"{sys.executable} -m vitreous.cli predict {folder}/model.safetensors {folder}/photos --format csv | true"
     result = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert "Traceback" not in result.stderr
 

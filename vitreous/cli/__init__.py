@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from dataclasses import dataclass
 
 from vitreous import __version__
@@ -25,23 +26,19 @@ COMMANDS = {
     "data show": Command("vitreous.cli.data:show", "a contact sheet of a dataset with its labels"),
 }  # fmt: skip
 
+HELP = ("-h", "--help", "help")
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; what users can mend is one line on stderr and exit code 2."""
     words = sys.argv[1:] if arguments is None else arguments
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in HELP or (group_of(words[0]) and words[1:2] and words[1] in HELP):
         print(overview())
         return 0
     if words[0] == "--version":
         print(f"vitreous {__version__}")
         return 0
-    if (
-        words[1:] in (["-h"], ["--help"])
-        and any(name.startswith(f"{words[0]} ") for name in COMMANDS)
-        and words[0] not in COMMANDS
-    ):
-        print(overview())
-        return 0
+    warnings.filterwarnings("ignore", module="PIL")  # of odd metadata: what matters is reported picture by picture
     try:
         name = find(words)
         run(name, words[len(name.split()) :])
@@ -64,10 +61,14 @@ def find(words: list[str]) -> str:
             return name
     from vitreous.models.base import did_you_mean
 
-    groups = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
-    if groups:
-        raise ValueError(f"'{words[0]}' needs one of: {', '.join(groups)}")
+    if group := group_of(words[0]):
+        raise ValueError(f"'{words[0]}' needs one of: {', '.join(group)}")
     raise ValueError(f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)} (vitreous --help lists all)")
+
+
+def group_of(word: str) -> list[str]:
+    """The commands that begin with a word which is no command by itself."""
+    return [name for name in COMMANDS if name.startswith(f"{word} ") and word not in COMMANDS]
 
 
 def run(name: str, words: list[str]) -> None:

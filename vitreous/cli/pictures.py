@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -32,30 +31,24 @@ def fingerprint(weights: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
-@contextmanager
-def progress(total: int, already: int = 0) -> Iterator[Progress]:
-    """A bar on stderr for runs that take a while."""
+def with_progress(answers: Iterable[T], total: int, already: int = 0) -> Iterator[T]:
+    """The answers as they come, with a bar on stderr where somebody is watching."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=total < 2 or not err.is_terminal) as bar:
-        bar.add_task("pictures", total=total, completed=already)
-        yield bar
-
-
-def with_progress(answers: Iterable[T], total: int, already: int = 0) -> Iterator[T]:
-    with progress(total, already) as bar:
+        task = bar.add_task("pictures", total=total, completed=already)
         for answer in answers:
             yield answer
-            bar.advance(bar.task_ids[0])
+            bar.advance(task)
 
 
-def report_skipped(skipped: dict[str, str], total: int, shown: int = 10) -> None:
+def report_skipped(skipped: dict[str, str], total: int, shown: int = 20) -> None:
     """On stderr, so that it never mixes with results; when nothing at all could be used, an error."""
     if not skipped:
         return
-    err.print(f"[yellow]skipped {len(skipped)} of the files:[/yellow]")
+    err.print(f"[yellow]skipped {len(skipped)} of {total} files:[/yellow]")
     for name, reason in list(skipped.items())[:shown]:
         err.print(f"  {name}: {reason}", markup=False)
     if len(skipped) > shown:
-        err.print(f"  … and {len(skipped) - shown} more (--format jsonl lists every one)")
+        err.print(f"  … and {len(skipped) - shown} more")
     if len(skipped) == total:
         raise ValueError(f"none of the {total} files could be used" if total > 1 else "the file could not be used")

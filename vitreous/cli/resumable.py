@@ -1,7 +1,7 @@
 """A run over many pictures that can be interrupted at any moment and goes on where it stopped.
 
-Finished pictures are lines of a file ``OUTPUT.part``, whose first line says what the run is; when all are done it
-becomes the output. A last line that was cut off is dropped, and a file of another run is never mixed in.
+Finished pictures are lines of a file ``OUTPUT.part``, whose first line says what the run is; when all are done the
+output is made of it. A last line that was cut off is dropped, and a file of another run is never mixed in.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Journal:
         self.done: dict[str, dict[str, Any]] = {}
         if self.path.exists():
             self.recover()
-        self.file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 (closed by close)
+        self.file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 (closed on exit)
         if self.path.stat().st_size == 0:
             self.write(run)
 
@@ -36,11 +36,15 @@ class Journal:
         content = self.path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         lines = whole.decode("utf-8").split("\n")[:-1]
-        if lines and json.loads(lines[0]) != self.run:
+        try:
+            head, *rest = map(json.loads, lines) if lines else [self.run]
+            self.done = {line["file"]: line for line in rest}
+        except (ValueError, KeyError, TypeError):
+            head = None
+        if head != self.run:
             raise ValueError(
                 f"{self.path} belongs to a run with other settings; remove it to start anew, or give another --output"
             )
-        self.done = {line["file"]: line for line in map(json.loads, lines[1:])}
         os.truncate(self.path, len(whole))
 
     def write(self, line: dict[str, Any]) -> None:

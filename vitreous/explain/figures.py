@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
@@ -24,13 +25,13 @@ def looked_at(attention: Attention) -> Float[Tensor, "b y x"]:
     return (received * received.shape[1]).reshape(-1, *attention.key_grid)
 
 
-def overlay(axis: object, image: UInt8[np.ndarray, "3 y x"], heat: Float[Tensor, "v w"]) -> None:
+def overlay(axis: Any, image: UInt8[np.ndarray, "3 y x"], heat: Float[Tensor, "v w"]) -> None:
     """A heat map over a greyed picture, on a matplotlib axis."""
     grey = image.mean(axis=0)
     size = (image.shape[1], image.shape[2])
     smooth = F.interpolate(heat[None, None], size=size, mode="bilinear", align_corners=False)[0, 0].numpy()
-    axis.imshow(grey, cmap="gray", vmin=0, vmax=255, interpolation="nearest")  # type: ignore[attr-defined]
-    axis.imshow(smooth, cmap="magma", alpha=0.6, vmin=0, vmax=max(2.0, float(smooth.max())))  # type: ignore[attr-defined]
+    axis.imshow(grey, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    axis.imshow(smooth, cmap="magma", alpha=0.6, vmin=0, vmax=max(2.0, float(smooth.max())))
 
 
 def attention_sheet(

@@ -51,7 +51,7 @@ class ConvStem(nn.Module):
     """Small convolutions of stride 2 instead of one large patch ("Early Convolutions Help Transformers See Better",
     Xiao et al. 2021, arXiv 2106.14881): log₂(patch) of them, each doubling the width, then a projection.
 
-    It learns much faster from few images, and costs a few per cent more.
+    Made to learn faster early on; in ``vit_tiny_16`` it adds 7 % to the MACs.
     """
 
     def __init__(self, patch_size: tuple[int, int], num_channels: int, dim: int) -> None:

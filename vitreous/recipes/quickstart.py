@@ -3,6 +3,8 @@
     make quickstart          or          vitreous quickstart
 
 Fresh scenes all the way, so that nothing can be learned by heart. The loop is short and plain on purpose.
+Measured: 83.8 % of 2,000 held-out scenes after 100 seconds, 1:49 in all (docs/images/quickstart.json). The clock ends
+the training, so that another machine gets another figure.
 """
 
 from __future__ import annotations
@@ -120,10 +122,10 @@ def train(model: Backbone, *, seconds: float, steps: int | None, seed: int) -> H
             step += 1
             for name, value in (("loss", loss), ("accuracy", (logits.argmax(1) == labels).float().mean())):
                 recent[name] += 0.03 * (value.item() - recent[name])
-            if step % 10 == 0 or step == steps:
+            if step % 10 == 0:
                 keep(history, step * BATCH, recent)
                 bar.update(task, completed=done, description=describe(step, recent, time.monotonic() - start))
-    if not history.images:
+    if history.images[-1:] != [step * BATCH]:
         keep(history, step * BATCH, recent)
     return history
 

@@ -76,7 +76,7 @@ def load_published(name: str, overrides: dict[str, Any]) -> Backbone:
 def load_foreign(
     file: files.WeightsFile, where: str, model: str | Config | None, overrides: dict[str, Any]
 ) -> Backbone:
-    """The caller names the model; classes and resolution are read off the tensors."""
+    """The caller names the model; the number of classes is read off the tensors."""
     if model is None:
         raise ValueError(
             f"{where} does not say which model it belongs to (not written by vt.save, or a config of your own); "
