@@ -66,7 +66,7 @@ ERRORS = [
     (["predict", "model.safetensors", "photos", "--output", "x.csv"], "give --format jsonl or --format csv"),
     (["predict", "model.safetensors", "photos", "--format", "csv", "--output", "no/x.csv"], "there is no folder no"),
     (["embed", "model.safetensors", "photos", "--output", "x.txt"], "must end in .npy or .parquet"),
-    (["quickstart", "--seconds", "0"], "must be positive"),
+    (["quickstart", "--steps", "0"], "steps must be positive"),
     (["data", "show", "shapes", "--output", "no/such/sheet.png"], "there is no folder no/such"),
     (["embed", "model.safetensors", "photos", "--nearest", "-1"], "--nearest must be 0 or more"),
     (["predict", "model.safetensors", "photos", "--model", "vit_tiny_16"], "says itself which model it holds"),
