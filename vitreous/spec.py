@@ -8,7 +8,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Size = tuple[int, int]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
@@ -104,3 +107,17 @@ class Spec:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Spec:
         return cls(Preprocess(**data["preprocess"]), Labels(tuple(data["labels"])))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a model learns from: normalised ``images`` (b, c, y, x) and ``targets`` (b, classes).
+
+    A target row holds the share of each class; with several labels ones and zeros, and NaN where nobody knows.
+    """
+
+    images: Tensor
+    targets: Tensor
+
+    def to(self, device: str) -> Batch:
+        return Batch(self.images.to(device, non_blocking=True), self.targets.to(device, non_blocking=True))
