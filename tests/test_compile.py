@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.models.test_contract import SMALLEST
+from tests.models.test_contract import SMALLEST, shallow
 
 TRACE = """
 import torch, vitreous as vt
@@ -23,7 +23,7 @@ for name, options in {cases}:
         assert torch.allclose(exported(some), model(some), atol=1e-5), (name, options, size)
 print("traced")
 """
-FAMILIES = [(name, {"depth": 2}) for name in SMALLEST]
+FAMILIES = [(name, shallow(name)) for name in SMALLEST]
 POSITIONS = [
     ("vit_tiny_16", {"depth": 2, "position": position})
     for position in ("none", "learned_2d", "sincos_1d", "sincos_2d", "relative", "rope")

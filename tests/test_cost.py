@@ -49,6 +49,9 @@ CASES = [
     ("vit_small_32", {"pool": "mean", "final_norm": "pooled"}),
     ("dinov2_small_reg4_14", {"num_classes": 10}),
     ("dinov2_giant_reg4_14", {"depth": 2, "num_classes": 10}),
+    ("resnet18", {}),
+    ("resnet50", {"num_classes": 10}),
+    ("resnet18", {"stem": "small", "layout": (1, 1, 1, 1)}),
 ]
 
 
@@ -61,22 +64,38 @@ def test_activation_bytes_are_what_autograd_saves(name, options, size):
     assert vt.cost(model, size, batch=2).activation_bytes == pytest.approx(real, rel=0.02)
 
 
-def test_checkpointed_bytes_are_what_autograd_saves():
+CHECKPOINTED = [
+    ("vit_tiny_16", {}, 0.25),
+    ("resnet18", {}, 0.75),
+    ("resnet18", {"stem": "small", "layout": (1, 1, 1, 1)}, 0.85),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "most"), CHECKPOINTED)
+def test_checkpointed_bytes_are_what_autograd_saves(name, options, most):
     """Between the passes: what blocks take in, and all that is outside them."""
-    model = vt.create_model("vit_tiny_16", image_size=(112, 224)).train()
+    model = vt.create_model(name, image_size=(112, 224), **options).train()
     for block in model.blocks():
         block.forward = lambda *args, run=block.forward: checkpoint(run, *args, use_reentrant=False)
     real = saved_bytes(model, model, (112, 224), batch=2)
-    cost = vt.cost("vit_tiny_16", (112, 224), batch=2)
+    cost = vt.cost(name, (112, 224), batch=2, **options)
     assert cost.checkpointed_bytes - max(cost.block_bytes) == pytest.approx(real, rel=0.02)
-    assert cost.checkpointed_bytes < 0.25 * cost.activation_bytes
+    assert cost.checkpointed_bytes < most * cost.activation_bytes
+
+
+def test_one_small_image_can_be_costed():
+    """A map of one cell, on which BatchNorm refuses to train with one image."""
+    one, two = vt.cost("resnet18", 32), vt.cost("resnet18", 32, batch=2)
+    assert one.num_tokens == two.num_tokens == 1
+    assert 2 * one.macs == two.macs
 
 
 def test_known_figures():
-    """The documents call 17.6 the GFLOPs of ViT-B; they are GMACs."""
+    """The documents call 17.6 the GFLOPs of ViT-B and 4.1 those of ResNet-50; they are GMACs."""
     cost = vt.cost("vit_base_16")
     assert cost.macs / 1e9 == pytest.approx(17.56, abs=0.01)
     assert cost.parameters == 86_567_656
+    assert vt.cost("resnet50").macs / 1e9 == pytest.approx(4.09, abs=0.01)
     d, n, depth = 768, 197, 12
     blocks = sum(cost.parts[part].macs for part in ("mixer", "mlp"))
     assert blocks == depth * (12 * n * d**2 + 2 * n**2 * d)

@@ -11,6 +11,7 @@ to the byte with torch 2.15 on a CPU (rotary positions save some 7 % more, which
     BatchNorm                                       saves  its input, mean and deviation per channel
     GELU, LayerScale                                saves  its input
     ReLU                                            saves  its output
+    MaxPool2d                                       saves  its input and where each maximum stood
     SiLU as a gate                                  saves  its input and its output
 """
 
@@ -125,6 +126,9 @@ def cost(
         with torch.device("meta"):
             twin = config.override(image_size=size).build()
     twin.train()
+    for norm in twin.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.eval()  # in training it refuses one value per channel, which is all that one small image has left
     images = torch.empty(batch, twin.config.num_channels, *size, device="meta")
     return Meter(twin, Cost(name, size, batch, precision, 0, len(twin.blocks()), twin.strides[-1])).measure(images)
 
@@ -138,6 +142,7 @@ class Meter:
         self.width = BYTES[result.precision]
         self.homes = homes(model)
         self.seen: set[int] = set()  # storages that are counted already
+        self.outside: set[int] = set()  # those that a layer outside the blocks saves
         self.kept: list[Tensor] = []  # keeps them alive, so that no id is used twice
 
     def measure(self, images: Tensor) -> Cost:
@@ -172,6 +177,8 @@ class Meter:
             if isinstance(module, Attend):
                 self.cost.quadratic_macs += macs
                 self.cost.attention_bytes += math.prod(args[0].shape[:-1]) * args[1].shape[-2] * self.width
+            if block is None:
+                self.outside |= {tensor.untyped_storage()._cdata for tensor in saved}
             size = sum(self.new_bytes(tensor) for tensor in saved) + extra_bytes
             self.cost.parts[part].activation_bytes += size
             if block is not None:
@@ -180,7 +187,8 @@ class Meter:
         return run
 
     def enter_block(self, block: nn.Module, args: tuple[Any, ...]) -> None:
-        self.cost.block_input_bytes += args[0].numel() * self.width
+        if args[0].untyped_storage()._cdata not in self.outside:
+            self.cost.block_input_bytes += args[0].numel() * self.width
 
     def new_bytes(self, tensor: Tensor) -> int:
         """The bytes of the storage behind a tensor, once: views share it, and a view keeps all of it alive."""
@@ -224,6 +232,10 @@ def batch_norm(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill
     return Bill(saved=(args[0],), extra_bytes=2 * 4 * args[0].shape[1])
 
 
+def max_pool(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
+    return Bill(saved=(args[0],), extra_bytes=8 * output.numel())
+
+
 def keeps_output(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
     return Bill(saved=(output,))
 
@@ -245,6 +257,7 @@ FORMULAS: dict[type[nn.Module], Formula] = {
     nn.BatchNorm2d: batch_norm,
     nn.GELU: pointwise,
     nn.ReLU: keeps_output,
+    nn.MaxPool2d: max_pool,
     LayerScale: pointwise,
     Attend: attend,
     nn.SiLU: gate,

@@ -15,15 +15,20 @@ from vitreous import __version__
 class Command:
     home: str  # module:function
     summary: str
+    parses_itself: bool = False  # the function takes the words; its options depend on the first of them
 
 
 COMMANDS = {
     "quickstart": Command("vitreous.recipes.quickstart:quickstart", "train a small ViT in two minutes and look inside"),
+    "train": Command("vitreous.cli.train:train", "a recipe, or a model for your pictures", parses_itself=True),
+    "evaluate": Command("vitreous.cli.evaluate:evaluate", "accuracy, calibration and confusions on labelled pictures"),
     "predict": Command("vitreous.cli.predict:predict", "classes of pictures, folders or patterns"),
     "embed": Command("vitreous.cli.embed:embed", "feature vectors of pictures; nearest neighbours and duplicates"),
     "cost": Command("vitreous.cli.cost:cost", "parameters, MACs and memory of models, at any size"),
     "cost plan": Command("vitreous.cli.cost:plan", "does a training run fit, how to shard it, how long it takes"),
-    "data show": Command("vitreous.cli.data:show", "a contact sheet of a dataset with its labels"),
+    "data show": Command("vitreous.cli.data:show", "a contact sheet of Shapes with its labels"),
+    "data inspect": Command("vitreous.cli.inspect:inspect", "counts, balance, sizes, broken and duplicate pictures"),
+    "data pack": Command("vitreous.cli.inspect:pack", "a dataset as tar shards, for sets larger than memory"),
 }  # fmt: skip
 
 HELP = ("-h", "--help", "help")
@@ -76,7 +81,10 @@ def run(name: str, words: list[str]) -> None:
 
     module, function = COMMANDS[name].home.split(":")
     command = getattr(importlib.import_module(module), function)
-    tyro.cli(command, args=words, prog=f"vitreous {name}")
+    if COMMANDS[name].parses_itself:
+        command(words)
+    else:
+        tyro.cli(command, args=words, prog=f"vitreous {name}")
 
 
 def overview() -> str:

@@ -106,10 +106,16 @@ class Arrays(Pixels):
 def one_hot(labels: Sequence[int] | NDArray[Any], num_classes: int) -> NDArray[np.float32]:
     """Targets from class numbers; a number that is no class is an error that names it."""
     labels = np.asarray(labels, dtype=np.int64)
+    check_labels(labels, num_classes)
+    targets = np.zeros((len(labels), num_classes), dtype=np.float32)
+    targets[np.arange(len(labels)), labels] = 1
+    return targets
+
+
+def check_labels(labels: NDArray[Any], num_classes: int) -> None:
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
     if len(wrong):
         raise ValueError(
             f"label {labels[wrong[0]]} of image {wrong[0]} is out of range: there are {num_classes} classes, "
             f"numbered 0 to {num_classes - 1} ({len(wrong)} such labels in all)"
         )
-    return np.eye(num_classes, dtype=np.float32)[labels]

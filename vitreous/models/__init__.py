@@ -5,13 +5,13 @@ from __future__ import annotations
 import fnmatch
 from typing import Any
 
-from vitreous.models import vit
+from vitreous.models import resnet, vit
 from vitreous.models.base import Backbone, Config, did_you_mean
 
 #: Configs that a weights file may name.
-FAMILIES: dict[str, type[Config]] = {"vit": vit.ViTConfig}
+FAMILIES: dict[str, type[Config]] = {"vit": vit.ViTConfig, "resnet": resnet.ResNetConfig}
 
-MODELS: dict[str, Config] = {**vit.VARIANTS}
+MODELS: dict[str, Config] = {**vit.VARIANTS, **resnet.VARIANTS}
 
 
 def list_models(pattern: str = "*") -> list[str]:

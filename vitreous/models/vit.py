@@ -29,7 +29,7 @@ from vitreous.layers.block import PreNormBlock
 from vitreous.layers.drop import TokenDrop
 from vitreous.layers.init import init_deit, init_vit
 from vitreous.layers.mlp import GatedMlp, Mlp
-from vitreous.layers.patch import ConvStem, PatchEmbed, grid_of
+from vitreous.layers.patch import ConvStem, PatchEmbed, ResidualStem, grid_of
 from vitreous.layers.position import Grid, Learned, LearnedAxes, RelativeBias, Rotary, SinCos
 from vitreous.models.base import Backbone, Config, FeatureMap, Features, classifier
 from vitreous.spec import Size, pair
@@ -38,7 +38,7 @@ from vitreous.spec import Size, pair
 @dataclass(frozen=True, kw_only=True)
 class ViTConfig(Config):
     patch_size: Size = (16, 16)
-    stem: Literal["patch", "conv"] = "patch"
+    stem: Literal["patch", "conv", "residual"] = "patch"
     dim: int = 768
     depth: int = 12
     num_heads: int = 12
@@ -88,7 +88,7 @@ class ViT(Backbone):
         super().__init__(config)
         dim = config.dim
         self.strides, self.dims = (config.patch_size,), (dim,)
-        make_stem = {"patch": PatchEmbed, "conv": ConvStem}[config.stem]
+        make_stem = {"patch": PatchEmbed, "conv": ConvStem, "residual": ResidualStem}[config.stem]
         self.stem = make_stem(config.patch_size, config.num_channels, dim)
         self.class_token = nn.Parameter(torch.empty(1, 1, dim)) if config.class_token else None
         self.distill_token = nn.Parameter(torch.empty(1, 1, dim)) if config.distilled else None

@@ -117,7 +117,10 @@ def load_weights(
     if isinstance(source, Mapping):
         return install(model, files.WeightsFile(dict(source)), "the given tensors", head=head)
     if is_name(source) and source in published.PUBLISHED:
-        source = published.fetch(published.find(str(source)))
+        known = published.find(str(source))
+        report = install(model, files.read(published.fetch(known)), str(source), head=head)
+        adopt_spec(model, known.spec(), keep_names=model.config.num_classes == known.num_classes)
+        return report
     return install(model, files.read(source), str(source), head=head)
 
 

@@ -72,6 +72,14 @@ def meta(name: str, theirs: str, **options: Any) -> Published:
     return timm(name, theirs, IMAGENET_NORM, **options)
 
 
+def torchvision(model: str) -> Published:
+    """torchvision's first weights of a ResNet, as timm's repositories hold them."""
+    config = {"image_size": 224, "num_classes": 1000}
+    preprocess = Preprocess(interpolation="bilinear")
+    repo, licence = f"timm/{model}.tv_in1k", "bsd-3-clause"
+    return Published(f"{model}.in1k", repo, 1000, preprocess, licence=licence, config=config)
+
+
 IN21K, FT = "augreg_in21k", "augreg_in21k_ft_in1k"
 
 _ROWS = [
@@ -115,6 +123,7 @@ _ROWS = [
         for size in ("small", "base", "large", "giant")
         for ours, theirs in (("", ""), ("reg4_", "reg4_"))
     ),
+    *(torchvision(f"resnet{layers}") for layers in (18, 34, 50, 101, 152)),
 ]
 PUBLISHED: dict[str, Published] = {row.name: row for row in _ROWS}
 

@@ -20,7 +20,10 @@ from vitreous.models.base import Backbone
 Name = str | tuple[str, ...]
 
 #: The file with the key maps of a model, by the module that defines the model.
-FILES = {"vitreous.models.vit": "vitreous.weights.keymaps.vit"}
+FILES = {
+    "vitreous.models.vit": "vitreous.weights.keymaps.vit",
+    "vitreous.models.resnet": "vitreous.weights.keymaps.resnet",
+}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,82 @@
+"""Augmenting a batch at once beside torchvision's transforms picture by picture: the same augmentation, from memory.
+
+python -m benchmarks.augment --threads 1
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torchvision
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import v2
+
+from benchmarks.interleave import interleave, speed_up
+from vitreous.data.augment import Augment, Dice, augment_pixels, cut
+from vitreous.spec import Preprocess
+
+BATCH = 256
+SHIFTED = [v2.RandomCrop(32, padding=4, padding_mode="reflect"), v2.RandomHorizontalFlip()]
+RESIZED = [v2.RandomResizedCrop(64, scale=(0.35, 1.0)), v2.RandomHorizontalFlip()]
+
+#: What is done, the side in pixels, our settings, and torchvision's steps before normalising.
+SETTINGS: dict[str, tuple[int, Augment, list[v2.Transform]]] = {
+    "pad, flip": (32, Augment("pad"), SHIFTED),
+    "… RandAugment(2, 9)": (32, Augment("pad", randaugment_ops=2), [*SHIFTED, v2.RandAugment(2, 9)]),
+    "resized crop, flip": (64, Augment("resized"), RESIZED),
+    "… RandAugment(2, 9) ": (64, Augment("resized", randaugment_ops=2), [*RESIZED, v2.RandAugment(2, 9)]),
+}
+
+
+def ours(images: Tensor, augment: Augment, preprocess: Preprocess) -> Callable[[], Tensor]:
+    def run() -> Tensor:
+        dice = Dice.throw(0, 0, 0, BATCH, slice(None))
+        cropped = cut(images, augment, preprocess.image_size, dice)
+        return augment_pixels(cropped, torch.empty(BATCH, 0), augment, preprocess=preprocess, dice=dice)[0]
+
+    return run
+
+
+def theirs(pictures: list[Tensor] | list[Image.Image], steps: list[v2.Transform]) -> Callable[[], Tensor]:
+    preprocess = Preprocess()
+    to_float = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+    transform = v2.Compose([*steps, *to_float, v2.Normalize(list(preprocess.mean), list(preprocess.std))])
+    return lambda: torch.stack([transform(picture) for picture in pictures])
+
+
+def contestants(side: int, augment: Augment, steps: list[v2.Transform]) -> dict[str, Callable[[], Tensor]]:
+    pixels = np.random.default_rng(0).integers(0, 256, (BATCH, 3, side, side), dtype=np.uint8)
+    images = torch.from_numpy(pixels)
+    pictures = [Image.fromarray(np.ascontiguousarray(picture.transpose(1, 2, 0))) for picture in pixels]
+    return {
+        "torchvision, Pillow": theirs(pictures, steps),
+        "torchvision, tensors": theirs(list(images), steps),
+        "vitreous": ours(images, augment, Preprocess((side, side))),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    print(
+        f"torch {torch.__version__}, torchvision {torchvision.__version__}, {options.threads} threads, "
+        f"batches of {BATCH}; images/s in the best round, and times faster than torchvision on Pillow images"
+    )
+    names = list(contestants(*SETTINGS["pad, flip"]))
+    print(f"{'':<20}{'pixels':>7}" + "".join(f"{name:>32}" for name in names))
+    for title, setting in SETTINGS.items():
+        seconds = interleave(contestants(*setting), options.rounds)
+        ratios = speed_up(seconds, names[0])
+        cells = (f"{BATCH / min(seconds[n]):,.0f}  {ratios[n][0]:.1f} (median {ratios[n][1]:.1f})" for n in names)
+        print(f"{title:<20}{setting[0]:>7}" + "".join(f"{cell:>32}" for cell in cells))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""Crops, flips and erasing of a batch equal slow loops over its pictures, and depend on nothing but the dice."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import tyro
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torchvision.transforms import v2
+
+from vitreous.data.augment import Augment, Dice, augment_pixels, cut, cut_picture, erase, evaluation_pixels, normalise
+from vitreous.data.crops import crop_boxes, crop_numbers, shifts
+from vitreous.data.transforms import PictureTransform
+from vitreous.spec import Preprocess
+
+SIDES = st.integers(1, 13)
+EVERYTHING = Augment("pad", randaugment_ops=2, erase_rate=0.5, mixup=0.8, cutmix=1.0, patch_mixup=1.0, mix_rate=0.9)
+
+
+def noise(*shape):
+    return torch.from_numpy(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
+
+
+def smooth(number, height, width):
+    y, x = np.mgrid[:height, :width]
+    waves = [np.sin(6 * y / height + index) * np.cos(5 * x / width - index) for index in range(number * 3)]
+    return torch.from_numpy((127 + 120 * np.stack(waves)).astype(np.uint8)).view(number, 3, height, width)
+
+
+def throw(number, rows=slice(None), step=7):
+    return Dice.throw(3, 1, step, number, rows)
+
+
+def test_dice_do_not_know_who_asks():
+    whole, part = throw(12), throw(12, slice(4, 9))
+    assert len(part) == 5
+    assert np.array_equal(whole.uniform("crop", 5)[4:9], part.uniform("crop", 5))
+    assert np.array_equal(whole.beta("mixup", 0.3, 2)[4:9], part.beta("mixup", 0.3, 2))
+    assert np.array_equal(whole.uniform("crop", 5)[6:7], part.row(2).uniform("crop", 5))
+
+
+def test_dice_differ_between_purposes_steps_epochs_and_seeds():
+    keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    throws = [Dice.throw(*key, 4).uniform(purpose, 3) for key in keys for purpose in ("crop", "mix")]
+    assert len({numbers.tobytes() for numbers in throws}) == 8
+
+
+def test_beta_has_its_spread():
+    for alpha in (0.2, 1.0, 5.0):
+        numbers = throw(4000).beta("mixup", alpha, 1)
+        assert abs(numbers.mean() - 0.5) < 0.03
+        assert numbers.var() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.1)
+
+
+def naive_pad_crop(picture, pad, *, down, right, flip):
+    padded = np.pad(picture, ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
+    window = padded[:, pad + down :, pad + right :][:, : picture.shape[1], : picture.shape[2]]
+    return window[:, :, ::-1] if flip else window
+
+
+@given(number=st.integers(1, 5), height=SIDES, width=SIDES, channels=st.sampled_from([1, 3]), pad=st.integers(0, 20))
+def test_pad_crops_equal_a_loop(number, height, width, channels, pad):
+    images, augment, dice = noise(number, channels, height, width), Augment("pad", pad=pad), throw(number)
+    result = cut(images, augment, (height, width), dice)
+    numbers, flipped = crop_numbers(augment, dice)
+    for picture, (down, right), flip, ours in zip(images, shifts(numbers, pad), flipped, result, strict=True):
+        expected = naive_pad_crop(picture.numpy(), pad, down=int(down), right=int(right), flip=bool(flip))
+        assert np.array_equal(ours.numpy(), expected)
+
+
+def test_shifts_reach_everywhere():
+    steps = shifts(crop_numbers(Augment(), throw(2000))[0], 4)
+    assert [steps[:, axis].unique().tolist() for axis in (0, 1)] == [list(range(-4, 5))] * 2
+
+
+def naive_resized_crop(picture, box, size, *, flip):
+    top, left, tall, wide = box.tolist()
+    part = picture[None, :, top : top + tall, left : left + wide].float()
+    stretched = F.interpolate(part, size, mode="bilinear", align_corners=False)[0]
+    return stretched.flip(-1) if flip else stretched
+
+
+@given(number=st.integers(1, 5), source=st.tuples(SIDES, SIDES), size=st.tuples(st.integers(7, 13), st.integers(7, 13)))
+def test_resized_crops_equal_a_loop(number, source, size):
+    images, augment, dice = noise(number, 3, *source), Augment("resized", crop_scale=(0.1, 1.0)), throw(number)
+    result = cut(images, augment, size, dice)
+    assert result.dtype == torch.uint8
+    numbers, flipped = crop_numbers(augment, dice)
+    boxes = crop_boxes(numbers, source, augment.crop_scale)
+    for picture, box, flip, ours in zip(images, boxes, flipped, result, strict=True):
+        expected = naive_resized_crop(picture, box, size, flip=bool(flip))
+        assert (ours.float() - expected).abs().max() <= 0.51
+
+
+@given(height=st.integers(1, 60), width=st.integers(1, 60))
+def test_boxes_lie_inside(height, width):
+    numbers, _ = crop_numbers(Augment(), throw(50))
+    top, left, tall, wide = crop_boxes(numbers, (height, width), (0.1, 1.0)).T
+    assert min(top.min(), left.min()) >= 0
+    assert min(tall.min(), wide.min()) >= 1
+    assert (top + tall).max() <= height
+    assert (left + wide).max() <= width
+
+
+def test_boxes_are_spread_like_those_of_torchvision():
+    torch.manual_seed(0)
+    theirs = v2.RandomResizedCrop(32, scale=(0.2, 1.0))
+    drawn = [theirs.make_params([torch.empty(3, 200, 240)]) for _ in range(3000)]
+    expected = np.array([[box[name] for name in ("top", "left", "height", "width")] for box in drawn])
+    ours = crop_boxes(crop_numbers(Augment(), throw(3000))[0], (200, 240), (0.2, 1.0))
+    for side in range(4):
+        assert np.allclose(
+            np.quantile(ours[:, side], [0.1, 0.5, 0.9]), np.quantile(expected[:, side], [0.1, 0.5, 0.9]), atol=8
+        )
+
+
+def test_the_whole_picture_comes_back_unchanged():
+    images = noise(4, 3, 32, 32)
+    for crop in ("none", "resized"):
+        augment = Augment(crop, crop_scale=(1.0, 1.0), flip_rate=0.0)
+        same = [
+            torch.equal(ours, theirs)
+            for ours, theirs in zip(cut(images, augment, (32, 32), throw(4)), images, strict=True)
+        ]
+        assert all(same)
+
+
+@pytest.mark.parametrize("crop", ["none", "pad", "resized"])
+def test_flip_rates(crop):
+    images, still = noise(40, 1, 9, 9), Augment(crop, flip_rate=0.0)
+    unflipped, flipped = (cut(images, dataclasses.replace(still, flip_rate=r), (9, 9), throw(40)) for r in (0.0, 1.0))
+    if crop == "pad":  # a mirrored window, or a window on the mirrored picture: here the former
+        assert torch.equal(flipped.flip(-1), unflipped)
+    else:
+        assert (flipped.flip(-1).int() - unflipped.int()).abs().max() <= 1
+    some = cut(images, dataclasses.replace(still, flip_rate=0.5), (9, 9), throw(40))
+    share = np.mean([torch.equal(ours, theirs) for ours, theirs in zip(some, flipped, strict=True)])
+    assert 0.2 < share < 0.8
+
+
+@pytest.mark.parametrize("crop", ["none", "pad", "resized"])
+@pytest.mark.parametrize("source", [(40, 40), (24, 36), (90, 60), (200, 200)])
+def test_a_picture_is_cut_as_in_a_batch(crop, source):
+    images, augment, dice = smooth(6, *source), Augment(crop), throw(6)
+    batch = cut(images, augment, (32, 32), dice).int().numpy()
+    for row, picture in enumerate(images):
+        alone = cut_picture(Image.fromarray(picture.permute(1, 2, 0).numpy()), augment, (32, 32), dice.row(row))
+        assert alone.dtype == np.uint8
+        assert np.abs(alone.astype(int) - batch[row]).mean() < 0.6
+
+
+@pytest.mark.parametrize("crop", ["none", "pad", "resized"])
+def test_grey_pictures_and_long_ones(crop):
+    picture = Image.fromarray(noise(300, 17).numpy())
+    assert cut_picture(picture, Augment(crop), (24, 40), throw(1)).shape == (1, 24, 40)
+    assert cut(noise(2, 1, 300, 17), Augment(crop), (24, 40), throw(2)).shape == (2, 1, 24, 40)
+
+
+def test_large_pictures_are_not_sampled_in_gaps():
+    """Stripes one pixel wide average to grey; skipping pixels would keep some black or white."""
+    stripes = (torch.arange(256) % 2 * 255).to(torch.uint8).expand(8, 1, 256, 256).contiguous()
+    result = cut(stripes, Augment(crop_scale=(0.5, 1.0)), (32, 32), throw(8))
+    assert (result.float() - 127.5).abs().max() < 20
+
+
+@pytest.mark.parametrize("crop", ["none", "pad", "resized"])
+def test_shares_of_a_batch_equal_the_whole(crop):
+    """Two processes with four pictures each see what one with eight sees, bit for bit."""
+    images, targets = noise(8, 3, 20, 20), torch.eye(8)
+    augment = dataclasses.replace(EVERYTHING, crop=crop)
+
+    def run(rows):
+        dice = throw(8, rows)
+        cropped = cut(images[rows], augment, (16, 16), dice)
+        return augment_pixels(cropped, targets[rows], augment, preprocess=Preprocess(), dice=dice)
+
+    whole, halves = run(slice(0, 8)), [run(slice(0, 4)), run(slice(4, 8))]
+    for index in range(2):
+        assert torch.equal(whole[index], torch.cat([half[index] for half in halves]))
+
+
+def test_normalising_equals_torchvision():
+    images, preprocess = noise(3, 3, 8, 8), Preprocess()
+    steps = v2.Compose(
+        [v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(preprocess.mean), list(preprocess.std))]
+    )
+    assert torch.allclose(normalise(images, preprocess), steps(images), atol=1e-5)
+    with pytest.raises(ValueError, match="1 channels, but the model takes 3"):
+        normalise(noise(3, 1, 8, 8), preprocess)
+
+
+def test_without_augmentation_pixels_are_only_normalised():
+    images, targets = noise(3, 3, 8, 8), torch.eye(3)
+    pixels, same = augment_pixels(images, targets, Augment(), preprocess=Preprocess(), dice=throw(3))
+    assert torch.equal(pixels, normalise(images, Preprocess()))
+    assert same is targets
+
+
+@given(height=SIDES, width=SIDES, number=st.integers(1, 5))
+def test_everything_at_once_keeps_its_shape(height, width, number):
+    images = noise(number, 3, height, width)
+    before = images.clone()
+    arguments = (images, torch.eye(5)[:number], EVERYTHING)
+    pixels, targets = augment_pixels(*arguments, preprocess=Preprocess(), dice=throw(number))
+    assert pixels.shape == images.shape
+    assert pixels.isfinite().all()
+    assert torch.allclose(targets.sum(1), torch.ones(number))
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("source", [(32, 32), (64, 64), (50, 80), (80, 50)])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_evaluation_equals_the_transform_of_pictures(source, interpolation):
+    preprocess = Preprocess((32, 32), crop_ratio=1.0 if source == (32, 32) else 0.9, interpolation=interpolation)
+    images = smooth(2, *source)
+    one_by_one = [PictureTransform(preprocess)(Image.fromarray(image.permute(1, 2, 0).numpy())) for image in images]
+    tolerance = 2.5 / 255 / min(preprocess.std)
+    assert torch.allclose(evaluation_pixels(images, preprocess), torch.stack(one_by_one), atol=tolerance)
+
+
+def test_erasing():
+    images = torch.ones(2000, 1, 20, 30)
+    erased = erase(images.clone(), 0.25, throw(2000))[:, 0] == 0
+    hit = erased.flatten(1).any(1)
+    assert hit.float().mean() == pytest.approx(0.25, abs=0.04)
+    area = erased[hit].float().mean((1, 2))
+    assert 0.015 < area.min() < 0.03
+    assert 0.3 < area.max() < 0.36
+    tall, wide = erased[hit].any(2).sum(1), erased[hit].any(1).sum(1)
+    assert torch.equal(tall * wide, erased[hit].sum((1, 2)))  # one box and nothing else
+    ratio = tall / wide
+    assert ratio.min() < 1 / 2 < 2 < ratio.max()
+    assert torch.equal(erase(images, 0.0, throw(2000)), torch.ones_like(images))
+
+
+def test_dice_for_another_batch():
+    with pytest.raises(ValueError, match="dice for 3 pictures do not fit a batch of 4"):
+        cut(noise(4, 3, 8, 8), Augment(), (8, 8), throw(3))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"crop": "random"}, "crop must be one of none, pad, resized, got 'random'"),
+        ({"pad": -1}, "pad must be at least 0, got -1"),
+        ({"crop_scale": (0.8, 0.2)}, "crop_scale must be two shares"),
+        ({"crop_scale": (0.0, 1.0)}, "crop_scale must be two shares"),
+        ({"flip_rate": 1.5}, "flip_rate must be between 0 and 1, got 1.5"),
+        ({"randaugment_ops": -2}, "randaugment_ops must be at least 0"),
+        ({"randaugment_magnitude": 31}, "randaugment_magnitude must be between 0 and 30"),
+        ({"mixup": -0.1}, "mixup must be between 0"),
+        ({"cutmix": math.nan}, "cutmix must be between 0"),
+        ({"patch_mixup_size": 0}, "patch_mixup_size must be at least 1"),
+    ],
+)
+def test_settings_that_make_no_sense(options, message):
+    with pytest.raises(ValueError, match=message):
+        Augment(**options)
+
+
+def test_settings_from_the_command_line(capsys):
+    options = ["--crop", "pad", "--crop-scale", "0.5", "0.9", "--cutmix", "1", "--randaugment-ops", "2"]
+    assert tyro.cli(Augment, args=options) == Augment("pad", crop_scale=(0.5, 0.9), cutmix=1.0, randaugment_ops=2)
+    with pytest.raises(SystemExit):
+        tyro.cli(Augment, args=["--help"])
+    assert "share of pictures that are mirrored" in " ".join(capsys.readouterr().out.replace("│", " ").split())

@@ -1,0 +1,95 @@
+"""Folders of pictures: what is found, what is left out with a note, and errors that say what to do."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitreous.data.folder import Files, is_picture, open_folder
+
+
+def make(root, *names):
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith("/"):
+            path.mkdir(exist_ok=True)
+        elif path.suffix in (".png", ".jpg", ""):
+            Image.new("RGB", (6, 4), "red").save(path, "PNG")
+        else:
+            path.write_text("no picture")
+    return root
+
+
+def test_class_folders(tmp_path):
+    make(tmp_path, "dog/b.png", "dog/deep/a.png", "cat/odd-name", "cat/1.jpg")
+    make(tmp_path, "cat/notes.txt", "cat/.hidden.png", ".git/x.png", "__MACOSX/cat/y.png", "loose.png")
+    splits = open_folder(tmp_path)
+    data = splits.train
+    assert data.classes == ("cat", "dog")
+    names = [data.where(index).removeprefix(f"{tmp_path}/") for index in range(len(data))]
+    assert names == ["cat/1.jpg", "cat/odd-name", "dog/b.png", "dog/deep/a.png"]
+    assert data.targets(np.arange(4)).tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
+    assert data.picture(2).size == (6, 4)
+    assert splits.valid is None
+    assert splits.notes[0] == "1 file is no picture, left out: cat/notes.txt"
+    assert "have no class, left out: loose.png" in splits.notes[1]
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation", "Val"])
+def test_splits_of_their_own(tmp_path, name):
+    make(tmp_path, "train/cat/1.png", "train/cat/2.png", "train/dog/1.png")
+    make(tmp_path, f"{name}/cat/1.png", f"{name}/dog/1.png", "test/cat/1.png", "test/dog/1.png", "papers/a.png")
+    splits = open_folder(tmp_path)
+    assert [len(part) for part in splits.parts().values()] == [3, 2, 2]
+    assert "papers" in splits.notes[0]
+
+
+def test_trains_are_a_class_too(tmp_path):
+    assert open_folder(make(tmp_path, "train/1.png", "car/1.png")).train.classes == ("car", "train")
+
+
+ERRORS = [
+    ([], "is empty; it should hold a folder of pictures for each class"),
+    (["a.png"], "put each class into a folder of its own, or give a CSV"),
+    (["a.txt"], "neither pictures nor class folders, but a.txt"),
+    (["cat/a.png"], "only one class, 'cat'"),
+    (["cat/a.png", "dog/", "emu/a.txt"], "no pictures in these class folders of .*: dog, emu"),
+    (["train/a.png", "val/a.png"], "the pictures lie directly in .*train"),
+    (
+        ["train/cat/1.png", "train/dog/1.png", "val/cat/1.png", "val/wolf/1.png"],
+        "only in .*train: dog; only in .*val: wolf",
+    ),
+    (["train/cat/1.png", "val/cat/1.png", "valid/cat/1.png"], "holds both val and valid"),
+]
+
+
+@pytest.mark.parametrize(("names", "message"), ERRORS)
+def test_errors_say_what_to_do(tmp_path, names, message):
+    with pytest.raises(ValueError, match=message):
+        open_folder(make(tmp_path, *names))
+
+
+def test_a_subset_keeps_its_order():
+    data = Files(["a", "b", "c"], np.array([0, 1, 2]), "xyz").subset(np.array([2, 0]))
+    assert [data.where(index) for index in range(2)] == ["c", "a"]
+    assert data.targets(np.arange(2)).argmax(1).tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array([0, 5]), "label 5 of image 1 is out of range"),
+        (np.zeros((2, 4)), r"must be \(n,\) or \(n, classes\), got \(2, 4\)"),
+        (np.array([0]), "2 paths, but labels for 1"),
+    ],
+)
+def test_labels_that_do_not_fit(labels, message):
+    with pytest.raises(ValueError, match=message):
+        Files(["a", "b"], labels, "xyz")
+
+
+def test_a_picture_is_known_by_its_ending_or_its_header(tmp_path):
+    make(tmp_path, "picture-without-ending", "notes.txt")
+    assert is_picture(str(tmp_path / "picture-without-ending"))
+    assert is_picture(str(tmp_path / "not-even-there.JPEG"))
+    assert not is_picture(str(tmp_path / "notes.txt"))

@@ -1,0 +1,72 @@
+"""RandAugment on a batch: torchvision's operations, and no picture that knows of the others."""
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import InterpolationMode, v2
+
+from vitreous.data.augment import Augment, Dice
+from vitreous.data.randaugment import MOST, OPERATIONS, SIGNED, colour
+
+THEIRS = v2.RandAugment()
+
+
+def noise(number=1, channels=3, side=32):
+    pixels = np.random.default_rng(0).integers(0, 200, (number, channels, side, side), dtype=np.uint8)
+    return torch.from_numpy(pixels)
+
+
+def throw(number, rows=slice(None)):
+    return Dice.throw(0, 0, 5, number, rows)
+
+
+def torchvisions(name, images, magnitude, sign):
+    magnitudes, signed = THEIRS._AUGMENTATION_SPACE[name]
+    values = magnitudes(MOST + 1, *images.shape[-2:])
+    assert signed == (name in SIGNED)
+    strength = 0.0 if values is None else sign * float(values[magnitude])
+    return THEIRS._apply_image_or_video_transform(
+        images, name, strength, interpolation=InterpolationMode.NEAREST, fill={torch.Tensor: None}
+    )
+
+
+def test_the_operations_are_torchvisions():
+    assert set(OPERATIONS) == set(THEIRS._AUGMENTATION_SPACE)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("magnitude", [0, 5, 9, 14, 30])
+def test_each_operation_equals_torchvisions(name, magnitude):
+    images = noise(3)
+    for sign in (1, -1) if name in SIGNED else (1,):
+        ours = OPERATIONS[name](images, sign * magnitude / MOST)
+        assert ours.dtype == torch.uint8
+        assert (ours != torchvisions(name, images, magnitude, sign)).float().mean() < 0.01
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("ops", [1, 2])
+def test_no_picture_knows_of_the_others(channels, ops):
+    images, augment = noise(60, channels), Augment(randaugment_ops=ops, randaugment_magnitude=12)
+    together = colour(images, augment, throw(60))
+    for row in range(60):
+        alone = colour(images[row : row + 1], augment, throw(60).row(row))
+        assert torch.equal(alone[0], together[row])
+
+
+def test_every_operation_has_its_turn():
+    """The same picture many times: as many results as operations, signs counted; Equalize and the like once."""
+    images = noise().expand(1000, -1, -1, -1).contiguous()
+    before = images.clone()
+    results = colour(images, Augment(randaugment_ops=1, randaugment_magnitude=12), throw(1000))
+    _, counts = results.flatten(1).unique(dim=0, return_counts=True)
+    assert len(counts) == len(OPERATIONS) + len(SIGNED)
+    assert counts.max() < 2.5 * 1000 / len(OPERATIONS)
+    assert torch.equal(images, before)
+
+
+def test_none_and_odd_channels():
+    images = noise(2)
+    assert colour(images, Augment(), throw(2)) is images
+    with pytest.raises(ValueError, match="these have 4 channels; set randaugment_ops to 0"):
+        colour(noise(2, channels=4), Augment(randaugment_ops=1), throw(2))

@@ -1,0 +1,140 @@
+"""Any source opens by its content; what is held out is fair, repeatable and never the last of its class."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from vitreous.data.base import Arrays, one_hot
+from vitreous.data.folder import Files
+from vitreous.data.memory import in_memory, memory_needed, unreadable
+from vitreous.data.shapes import Shapes
+from vitreous.data.sources import open_data
+from vitreous.data.splits import held_out
+
+
+def classes_of(counts):
+    labels = np.repeat(np.arange(len(counts)), counts)
+    return Arrays(np.zeros((len(labels), 1, 1, 1), np.uint8), one_hot(labels, len(counts)), list(map(str, counts)))
+
+
+@given(
+    counts=st.lists(st.integers(1, 60), min_size=1, max_size=6), share=st.floats(0.01, 0.99), seed=st.integers(0, 99)
+)
+def test_holding_out_keeps_every_class_in_training(counts, share, seed):
+    data = classes_of(counts)
+    held = held_out(data, share, seed)
+    kept = data.all_targets[~held].sum(0)
+    assert (kept >= 1).all()
+    expected = [min(max(1, round(share * count)), count - 1) for count in counts]
+    assert data.all_targets[held].sum(0).tolist() == expected
+    assert np.array_equal(held, held_out(data, share, seed))
+
+
+def test_another_seed_holds_out_others():
+    data = classes_of([100, 100])
+    assert not np.array_equal(held_out(data, 0.1, 0), held_out(data, 0.1, 1))
+
+
+@given(
+    rows=st.lists(st.lists(st.sampled_from([0.0, 1.0, np.nan]), min_size=4, max_size=4), min_size=2, max_size=30),
+    share=st.floats(0.05, 0.95),
+)
+def test_several_labels_are_held_out_fairly_too(rows, share):
+    targets = np.array(rows, dtype=np.float32)
+    data = Arrays(np.zeros((len(rows), 1, 1, 1), np.uint8), targets, "abcd", multi_label=True)
+    held = held_out(data, share, 0)
+    assert np.array_equal((targets[~held] == 1).any(0), (targets == 1).any(0))
+
+
+def test_rare_labels_reach_validation():
+    targets = np.zeros((1000, 2), dtype=np.float32)
+    targets[:, 0], targets[:10, 1] = 1, 1
+    data = Arrays(np.zeros((1000, 1, 1, 1), np.uint8), targets, "ab", multi_label=True)
+    assert data.all_targets[held_out(data, 0.1, 0)].sum(0).tolist() == [100, 1]
+
+
+def test_shapes_have_splits_of_their_own():
+    splits = open_data("shapes", image_size=(32, 48), seed=3)
+    assert [len(part) for part in splits.parts().values()] == [50_000, 2_000, 10_000]
+    chosen = np.array([5, 49_999])
+    scenes = Shapes(50_000, (32, 48), seed=3).batch(chosen)
+    assert np.array_equal(splits.train.pixels(chosen), scenes.images)
+    assert np.array_equal(splits.train.targets(chosen).argmax(1), scenes.labels)
+    part = splits.train.subset(np.array([7, 5]))
+    assert np.array_equal(part.pixels(np.array([1])), scenes.images[:1])
+    assert part.where(1) == "scene 5 of seed 3"
+    first = [part.pixels(np.array([0])).tobytes() for part in splits.parts().values()]
+    assert len(set(first)) == 3
+    assert np.array_equal(
+        open_data("shapes", image_size=(32, 48)).test.pixels(chosen % 9), splits.test.pixels(chosen % 9)
+    )
+
+
+def test_what_is_held_out_is_said():
+    splits = open_data("digits", valid_share=0.2)
+    assert splits.notes == (f"no validation split: 20% of each class held out ({len(splits.valid):,} pictures)",)
+    assert len(splits.train) + len(splits.valid) == 1797
+    assert open_data("digits", valid_share=0).valid is None
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("shaeps", {}, r"there is no 'shaeps' \(did you mean 'shapes'\?\); data is one of: 'shapes'; 'digits'; CIFAR"),
+        ("no/such/place", {}, "there is no 'no/such/place'; data is one of"),
+        (__file__, {}, "is no data that is known here"),
+        ("digits", {"valid_share": 1}, r"valid_share must lie in \[0, 1\), got 1"),
+        ("shapes", {"image_size": (0, 3)}, "image_size must be a positive int"),
+    ],
+)
+def test_errors_list_what_is_accepted(source, options, message):
+    with pytest.raises(ValueError, match=message):
+        open_data(source, **options)
+
+
+def test_a_class_of_one_is_not_held_out(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (4, 4)).save(tmp_path / name / "1.png")
+    splits = open_data(tmp_path)
+    assert splits.valid is None
+    assert "no class has enough pictures" in splits.notes[0]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A wide, a tall and a grey picture whose middle is white, and two that cannot be read."""
+    for index, size in enumerate([(40, 20), (20, 40), (30, 30)]):
+        picture = Image.new("L" if index == 2 else "RGB", size)
+        box = (size[0] // 2 - 5, size[1] // 2 - 5, size[0] // 2 + 5, size[1] // 2 + 5)
+        picture.paste("white", box)
+        picture.save(tmp_path / f"{index}.png")
+    (tmp_path / "1a.png").write_text("no picture")
+    paths = [tmp_path / name for name in ("0.png", "1.png", "1a.png", "2.png", "gone.png")]
+    return Files(paths, np.array([0, 1, 0, 2, 1]), "xyz")
+
+
+@pytest.mark.parametrize("num_channels", [1, 3])
+def test_in_memory(files, num_channels):
+    seen = []
+    arrays, broken = in_memory(files, (10, 10), num_channels=num_channels, progress=lambda *step: seen.append(step))
+    assert arrays.images.shape == (3, num_channels, 10, 10)
+    assert arrays.all_targets.argmax(1).tolist() == [0, 1, 2]
+    assert arrays.where(2) == files.where(3)
+    assert (arrays.images[:, :, 4:6, 4:6] == 255).all()
+    assert (arrays.images[:, :, 0, 0] < 20).all()
+    assert [where for where, _ in broken] == [files.where(2), files.where(4)]
+    assert seen == [(done, 5) for done in range(1, 6)]
+    assert memory_needed(files, (10, 10), num_channels) == 5 * 100 * num_channels
+    sentence = unreadable(broken, 1000)
+    assert sentence.startswith(f"2 of 1,000 files could not be read: {files.where(2)} (not a picture")
+    assert sentence.endswith("and 1 more")
+
+
+def test_nothing_to_keep_in_memory(files):
+    with pytest.raises(ValueError, match="no picture could be read; 1 of 1 files"):
+        in_memory(files.subset(np.array([2])), (8, 8))
+    with pytest.raises(ValueError, match="1 or 3 channels, got num_channels=4"):
+        in_memory(files, (8, 8), num_channels=4)

@@ -1,0 +1,146 @@
+"""Distillation: its formulas, its teacher left alone, pictures prepared as the teacher is used to."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+import vitreous as vt
+from tests.parity import fill
+from vitreous.spec import Batch, Preprocess, Spec
+from vitreous.tasks.base import Heads, combine
+from vitreous.tasks.distill import Distill
+
+PREPROCESS = Preprocess(image_size=(32, 32), crop_ratio=1.0)
+LABELS = torch.tensor([1, 7, 3])
+TARGETS = F.one_hot(LABELS, 10).float()
+
+
+def tiny(**overrides):
+    settings = {"image_size": 32, "patch_size": 8, "dim": 48, "depth": 2, "num_heads": 3, "num_classes": 10}
+    return fill(vt.create_model("vit_tiny_16", **settings | overrides))
+
+
+def batch():
+    return Batch(torch.randn(3, 3, 32, 32), TARGETS)
+
+
+def prepared(teacher, **settings):
+    task = Distill.with_teacher(teacher, **settings)
+    task.prepare("cpu", PREPROCESS)
+    return task
+
+
+def by_hand(pupil, advice, *, kind, temperature=1.0):
+    """What the student should learn from the teacher, written out."""
+    if kind == "hard":
+        return -pupil.log_softmax(1)[torch.arange(3), advice.argmax(1)].mean()
+    p, q = (advice / temperature).softmax(1), (pupil / temperature).softmax(1)
+    return temperature**2 * (p * (p / q).log()).sum(1).mean()
+
+
+@pytest.mark.parametrize("distilled", [False, True], ids=["one head", "own token"])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_loss_by_the_formula(kind, distilled):
+    student, teacher, data = tiny(distilled=distilled), tiny(depth=1), batch()
+    task = prepared(teacher, kind=kind, weight=0.3, temperature=2.5, smoothing=0.1)
+    loss, answer = task.loss(Heads(student), data)
+    heads, advice = Heads(student)(data.images), teacher(data.images)
+    from_teacher = by_hand(heads["distill" if distilled else "class"], advice, kind=kind, temperature=2.5)
+    expected = 0.7 * F.cross_entropy(heads["class"], LABELS, label_smoothing=0.1) + 0.3 * from_teacher
+    assert torch.allclose(loss, expected, rtol=1e-4)
+    assert torch.equal(answer, combine(heads))
+
+
+def test_each_head_has_its_own_teacher():
+    student = tiny(distilled=True)
+    prepared(tiny(depth=1), weight=1.0).loss(Heads(student), batch())[0].backward()
+    assert student.head.weight.grad.abs().max() == 0
+    assert student.distill_head.weight.grad.abs().max() > 0
+
+
+def test_only_the_student_learns():
+    student, teacher = tiny(drop_rate=0.1), tiny(depth=1, drop_rate=0.5)
+    student.train()
+    teacher.train()
+    task, data = prepared(teacher), batch()
+    task.loss(Heads(student), data)[0].backward()
+    assert all(p.grad is not None for p in student.parameters())
+    assert not any(p.requires_grad or p.grad is not None for p in task.prepared.parameters())
+    assert torch.equal(task.prepared(data.images), task.prepared(data.images)), "a teacher does not drop out"
+    assert teacher.training
+    assert all(p.requires_grad for p in teacher.parameters()), "the caller's model stays as it was"
+
+
+def test_a_student_that_agrees_has_nothing_to_learn():
+    teacher = tiny()
+    task = prepared(teacher, weight=1.0)
+    assert task.loss(Heads(teacher), batch())[0].item() == pytest.approx(0, abs=1e-5)
+
+
+def test_the_teacher_sees_pictures_as_it_is_used_to():
+    teacher = tiny()
+    teacher.spec = Spec(Preprocess((32, 32), 1.0, mean=(0.1, 0.5, 0.9), std=(0.5, 0.25, 0.2)))
+    student = tiny()
+    student.spec = Spec(PREPROCESS)
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    for_student, for_teacher = (vt.transforms(m)(Image.fromarray(pixels))[None] for m in (student, teacher))
+    assert (for_student - for_teacher).abs().max() > 0.5
+    assert torch.allclose(prepared(teacher).prepared(for_student), teacher(for_teacher), atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [(16, 16), (64, 48)])
+def test_the_teacher_sees_its_own_size(size):
+    teacher, images = tiny(image_size=size), batch().images
+    resized = F.interpolate(images, size, mode="bilinear", antialias=True)
+    task = prepared(teacher)
+    assert torch.allclose(task.prepared(images), teacher(resized), atol=1e-5)
+
+
+def test_a_teacher_in_a_file_is_known_by_its_weights(tmp_path):
+    teacher, path = tiny(depth=1), tmp_path / "teacher.safetensors"
+    vt.save(teacher, path)
+    task = Distill(teacher=str(path))
+    task.prepare("cpu", PREPROCESS)
+    images = batch().images
+    assert torch.equal(task.prepared(images), teacher.eval()(images))
+    assert task.teacher_hash == prepared(teacher).teacher_hash
+    assert task.teacher_hash != prepared(tiny()).teacher_hash
+    assert task == Distill(teacher=str(path)), "the loaded teacher is no setting"
+    assert dataclasses.asdict(task)["teacher"] == str(path)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "message"),
+    [
+        ({"num_classes": 7}, "teacher knows 7 classes, the student 10"),
+        ({"num_classes": 0}, "no classifier"),
+        ({"num_channels": 1}, "takes 1 channels, the student's pictures have 3"),
+    ],
+)
+def test_a_teacher_that_cannot_teach_is_refused(teacher, message):
+    with pytest.raises(ValueError, match=message):
+        prepared(tiny(**teacher)).loss(Heads(tiny()), batch())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kind": "warm"}, "kind must be one of soft, hard"),
+        ({"weight": 1.5}, "weight must lie between 0 and 1"),
+        ({"temperature": 0.0}, "temperature must be a positive number"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Distill(**settings)
+
+
+def test_a_missing_teacher_is_said():
+    with pytest.raises(ValueError, match="needs a teacher"):
+        Distill().prepare("cpu", PREPROCESS)
+    with pytest.raises(ValueError, match="is not there yet"):
+        Distill().loss(Heads(tiny()), batch())

@@ -1,0 +1,106 @@
+"""vitreous evaluate"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import tyro
+from rich.progress import Progress, TaskID
+
+from vitreous.cli.show import err, out, table
+from vitreous.data.sources import open_data
+from vitreous.evaluate import Evaluation, choose_split
+from vitreous.evaluate import evaluate as measure
+from vitreous.weights.files import write_atomically
+from vitreous.weights.load import load
+
+MANY_CLASSES = 20
+
+
+def evaluate(
+    weights: Annotated[str, tyro.conf.Positional],
+    data: str,
+    model: str | None = None,
+    split: Literal["auto", "train", "valid", "test"] = "auto",
+    image_size: tuple[int, ...] = (),
+    batch_size: int = 64,
+    output: Path | None = None,
+) -> None:
+    """Measure a model on labelled pictures: accuracy, calibration, each class, confusions, speed.
+
+    Args:
+        weights: A weights file of ours, one of others with --model, or the name of a public weight.
+        data: A folder of class folders, a CSV file, shards, CIFAR's folder, shapes or digits.
+        model: The model of a foreign weights file, such as deit_tiny_16.
+        split: Which part of the data; by itself test, else valid, else all.
+        image_size: Sides in pixels to try one after the other; by itself the model's own.
+        batch_size: Pictures at a time.
+        output: A JSON file for the numbers.
+    """
+    net = load(weights, model=model)
+    dataset = choose_split(open_data(data, image_size=net.config.image_size), split)
+    results = []
+    for side in image_size or (None,):
+        with Progress(console=err, transient=True) as bar:
+            task = bar.add_task("looking", total=len(dataset))
+            advance = functools.partial(show_progress, bar, task)
+            results.append(measure(net, dataset, image_size=side, batch_size=batch_size, progress=advance))
+    out.print(summary(results, len(dataset)))
+    if not dataset.multi_label:
+        out.print(classes_table(results[0]))
+    for where, reason in list(results[0].unreadable.items())[:3]:
+        err.print(f"could not be read: {where} ({reason})")
+    if output is not None:
+        write_atomically(output, json.dumps([as_json(result) for result in results], indent=1).encode())
+
+
+def show_progress(bar: Progress, task: TaskID, done: int, total: int) -> None:
+    bar.update(task, completed=done, total=total)
+
+
+def summary(results: list[Evaluation], number: int) -> object:
+    names = list(results[0].metrics)[:6]
+    rows = [
+        (
+            f"{result.image_size[0]}×{result.image_size[1]}",
+            *(as_text(name, result.metrics[name]) for name in names),
+            f"{result.images_per_second:,.0f}",
+        )
+        for result in results
+    ]
+    return table(f"On {number:,} pictures", ("pixels", *names, "images/s"), rows)
+
+
+def as_text(name: str, value: float) -> str:
+    return f"{value:.3f}" if "loss" in name else f"{value:.2%}"
+
+
+def classes_table(result: Evaluation) -> object:
+    """Each class with what it is mistaken for most; of many classes the worst."""
+    confusion, scores = result.confusion, result.per_class
+    wrong = confusion - np.diag(np.diag(confusion))
+    worst = np.argsort(scores.recall)[:MANY_CLASSES] if len(confusion) > MANY_CLASSES else range(len(confusion))
+    rows = []
+    for index in worst:
+        other = int(wrong[index].argmax())
+        mistaken = f"{result.classes[other]} ({wrong[index, other]})" if wrong[index].any() else "–"
+        numbers = (f"{values[index]:.1%}" for values in (scores.recall, scores.precision, scores.f1))
+        rows.append((result.classes[index], mistaken, *numbers, f"{int(scores.support[index]):,}"))
+    title = "Each class" if len(confusion) <= MANY_CLASSES else f"The {MANY_CLASSES} hardest classes"
+    return table(title, ("class", "mistaken most for", "recall", "precision", "F1", "pictures"), rows, left=2)
+
+
+def as_json(result: Evaluation) -> dict[str, object]:
+    found = {
+        "image_size": result.image_size,
+        "metrics": result.metrics,
+        "images_per_second": round(result.images_per_second, 1),
+        "pictures": len(result.logits),
+        "unreadable": result.unreadable,
+        "classes": result.classes,
+    }
+    return found if np.isnan(result.targets).any() else found | {"confusion": result.confusion.tolist()}

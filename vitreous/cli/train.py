@@ -1,0 +1,138 @@
+"""vitreous train"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import field, make_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from vitreous.cli.show import err, out, table
+from vitreous.recipes.auto import choose
+from vitreous.recipes.base import Materials, Recipe, find_recipe, list_recipes, prepare, train_on
+from vitreous.recipes.doctor import examine
+from vitreous.train.loop import Interrupted, Outcome
+from vitreous.train.parallel import World, join, leave
+
+
+def train(words: list[str]) -> None:
+    """The recipe by name or path, or chosen for the data; then options, typed by the recipe itself."""
+    parser = argparse.ArgumentParser(prog="vitreous train", add_help=False, allow_abbrev=False)
+    parser.add_argument("recipe", nargs="?", default="")
+    for name in ("data", "model", "weights", "output"):
+        parser.add_argument(f"--{name}", default="")
+    for name in ("resume", "smoke"):
+        parser.add_argument(f"--{name}", action="store_true")
+    if not words or words in (["--help"], ["-h"]):
+        out.print(usage(), soft_wrap=True)
+        return
+    known, options = parser.parse_known_args(words)
+    world = join()
+    recipe = resolve(known, options, world)
+    output = Path(known.output or f"runs/{Path(known.recipe or known.data).stem}")
+    try:
+        run(recipe, output, world, resume=known.resume, command=words)
+    finally:
+        leave()
+
+
+def resolve(known: argparse.Namespace, options: list[str], world: World) -> Recipe:
+    if known.recipe:
+        recipe = find_recipe(known.recipe)
+        if known.data:
+            recipe = replace(recipe, data=replace(recipe.data, source=known.data))
+        if known.weights:
+            recipe = replace(recipe, weights=known.weights)
+        if known.model:
+            raise ValueError("a recipe brings its own model; change it with --model.… options, or leave out the recipe")
+    elif known.data:
+        recipe, choices = choose(known.data, known.model, known.weights)
+        if world.is_main:
+            rows = [(choice.setting, choice.value, choice.reason) for choice in choices]
+            out.print(table(f"Chosen for {known.data}", ("setting", "value", "because"), rows, left=3))
+    else:
+        raise ValueError("give a recipe or --data; vitreous train --help lists the recipes")
+    recipe = with_options(recipe, options, f"vitreous train {known.recipe or '--data ' + known.data}")
+    return recipe.smoke() if known.smoke else recipe
+
+
+def with_options(recipe: Recipe, options: list[str], program: str) -> Recipe:
+    """The recipe with ``--train.lr 5e-4`` and the like: every part's own fields are options of their type."""
+    parts: list[tuple[str, Any, Any]] = [
+        (name, type(getattr(recipe, name)), field(default=getattr(recipe, name)))
+        for name in ("model", "data", "augment", "task", "train")
+    ]
+    typed = make_dataclass("Recipe", [*parts, ("weights", str, field(default=recipe.weights))])
+    given: Any = tyro.cli(typed, args=options, prog=program, config=(tyro.conf.FlagConversionOff,))
+    return Recipe(given.model, given.data, given.augment, given.task, given.train, given.weights)
+
+
+def run(recipe: Recipe, output: Path, world: World, *, resume: bool, command: list[str]) -> None:
+    import os
+
+    resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    materials = prepare(recipe)
+    if world.is_main:
+        introduce(recipe, materials, output)
+    try:
+        outcome = train_on(materials, recipe, output, world, resume=resume)
+    except Interrupted as stopped:
+        if world.is_main:
+            again = " ".join(word for word in command if word != "--resume")
+            err.print(f"\n{stopped}. Go on with\n  vitreous train {again} --resume")
+        raise SystemExit(130) from None
+    if world.is_main:
+        out.print(farewell(outcome, output), soft_wrap=True)
+
+
+def introduce(recipe: Recipe, materials: Materials, output: Path) -> None:
+    model, train = materials.model, materials.train
+    number = sum(parameter.numel() for parameter in model.parameters())
+    valid = f"{len(materials.valid):,} to validate" if materials.valid is not None else "none to validate"
+    out.print(f"{type(model).__name__} with {number:,} parameters; {len(train):,} pictures of {len(train.classes)} "
+              f"classes to learn from, {valid}; run folder {output}", soft_wrap=True)  # fmt: skip
+    for note in materials.notes:
+        err.print(f"note: {note}")
+    for finding in examine(recipe, materials):
+        err.print(f"[yellow]doctor:[/yellow] {finding}")
+
+
+def farewell(outcome: Outcome, output: Path) -> str:
+    lines = [f"{outcome.images:,} pictures in {outcome.seconds / 60:.1f} minutes"]
+    if outcome.metrics:
+        name, score = next(iter(outcome.metrics.items()))
+        lines.insert(0, f"[bold]{name} {score:.2%}[/bold] on {len(outcome.logits):,} validation pictures")
+    return f"""
+{", ".join(lines)}
+
+  {output}/model.safetensors   the model
+  {output}/report.html         curves, confusions, the worst mistakes
+
+Next:
+  vitreous predict {output}/model.safetensors PICTURES"""
+
+
+def usage() -> str:
+    known = list_recipes()
+    width = max(map(len, known))
+    lines = [f"  {name:<{width}}  {summary}" for name, summary in known.items()]
+    return "\n".join(
+        [
+            "vitreous train RECIPE [options]                 by name, or the path of a Python file",
+            "vitreous train --data SOURCE [--model NAME] [--weights WEIGHTS] [options]",
+            "",
+            "SOURCE is a folder of class folders, a CSV file, a folder of shards, CIFAR's folder, shapes or digits.",
+            "",
+            "  --output FOLDER   where the run is kept; runs/RECIPE when not given",
+            "  --resume          go on with the run in that folder",
+            "  --smoke           two steps on a few drawn scenes, to see that it runs",
+            "  --train.lr 5e-4   and any other setting; vitreous train RECIPE --help lists them",
+            "",
+            "Recipes:",
+            *lines,
+            "",
+            "Many processes: torchrun --nproc-per-node 2 -m vitreous train …",
+        ]
+    )

@@ -1,0 +1,160 @@
+"""What training does to pictures, a whole batch at a time: settings, dice, and the way from bytes to a model's input.
+
+All randomness comes from :class:`Dice`, so that an augmented batch is a pure function of seed, epoch and step: the same
+after a resume, and the same for one process as for many that share it.
+
+Crops and flips come first, since only they change a picture's size: :func:`cut` for bytes, :func:`cut_picture` for a
+picture. :func:`augment_pixels` does the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import zlib
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.data.crops import BOX_NUMBERS, cut, cut_picture, fit, random_boxes
+from vitreous.data.mixing import mix
+from vitreous.data.randaugment import MOST, colour
+from vitreous.spec import Preprocess
+
+__all__ = ["Augment", "Dice", "augment_pixels", "cut", "cut_picture", "erase", "evaluation_pixels", "normalise"]
+
+Crop = Literal["none", "pad", "resized"]
+ERASED_AREA, ERASED_ASPECT = (0.02, 0.33), (0.3, 3.3)
+
+
+@dataclass(frozen=True)
+class Augment:
+    """How training pictures are varied. The kinds of mixing that are on take turns, picture by picture."""
+
+    crop: Crop = "resized"  # a random part of the picture, the whole shifted into a reflected border, or just the whole
+    pad: int = 4  # pixels of reflected border that a "pad" crop may shift into
+    crop_scale: tuple[float, float] = (0.35, 1.0)  # least and largest share of the area in a "resized" crop
+    flip_rate: float = 0.5  # share of pictures that are mirrored
+    randaugment_ops: int = 0  # RandAugment's operations per picture; 0: none
+    randaugment_magnitude: int = 9  # RandAugment's strength, 0 to 30
+    erase_rate: float = 0.0  # share of pictures in which a box is blanked out
+    mixup: float = 0.0  # α of MixUp's Beta(α, α); 0: off
+    cutmix: float = 0.0  # α of CutMix; 0: off
+    patch_mixup: float = 0.0  # α of MixUp with weights of its own for every patch; 0: off
+    patch_mixup_size: int = 4  # side of those patches in pixels
+    mix_rate: float = 1.0  # share of pictures that are mixed at all
+
+    def __post_init__(self) -> None:
+        if self.crop not in get_args(Crop):
+            raise ValueError(f"crop must be one of {', '.join(get_args(Crop))}, got {self.crop!r}")
+        low, high = self.crop_scale
+        if not 0 < low <= high <= 1:
+            raise ValueError(f"crop_scale must be two shares with 0 < least ≤ largest ≤ 1, got {self.crop_scale}")
+        limits = {"pad": (0, math.inf), "patch_mixup_size": (1, math.inf), "randaugment_ops": (0, math.inf)}
+        limits |= {"randaugment_magnitude": (0, MOST)}
+        limits |= dict.fromkeys(("flip_rate", "erase_rate", "mix_rate"), (0, 1))
+        limits |= dict.fromkeys(("mixup", "cutmix", "patch_mixup"), (0, 1000))
+        for name, (least, most) in limits.items():
+            if not least <= getattr(self, name) <= most:
+                wanted = f"at least {least}" if most == math.inf else f"between {least} and {most}"
+                raise ValueError(f"{name} must be {wanted}, got {getattr(self, name)}")
+
+    @property
+    def shift(self) -> int:
+        """How far a crop that keeps the picture's scale may move, in pixels."""
+        return self.pad if self.crop == "pad" else 0
+
+
+@dataclass(frozen=True)
+class Dice:
+    """Random numbers for ``rows`` of a batch, one row a picture; always thrown for the whole batch.
+
+    What a picture gets depends on seed, epoch, step and its place in the whole batch, never on ``rows``: processes that
+    share a batch agree with one that has it alone.
+    """
+
+    key: tuple[int, int, int]
+    batch: int
+    rows: slice
+
+    @classmethod
+    def throw(cls, seed: int, epoch: int, step: int, batch: int, rows: slice = slice(None)) -> Dice:
+        return cls((seed, epoch, step), batch, rows)
+
+    def __len__(self) -> int:
+        return len(range(*self.rows.indices(self.batch)))
+
+    def row(self, index: int) -> Dice:
+        """The dice of one picture alone."""
+        place = range(*self.rows.indices(self.batch))[index]
+        return replace(self, rows=slice(place, place + 1))
+
+    def check(self, images: Tensor) -> None:
+        if len(images) != len(self):
+            raise ValueError(f"dice for {len(self)} pictures do not fit a batch of {len(images)}")
+
+    def uniform(self, purpose: str, count: int) -> NDArray[np.float32]:
+        """(b, count) numbers in [0, 1)."""
+        return uniform_numbers(self.stream(purpose), self.batch, count)[self.rows]
+
+    def beta(self, purpose: str, alpha: float, count: int) -> NDArray[np.float32]:
+        """(b, count) numbers from Beta(α, α)."""
+        numbers = np.random.default_rng(self.stream(purpose)).beta(alpha, alpha, (self.batch, count))
+        return numbers.astype(np.float32)[self.rows]
+
+    def stream(self, purpose: str) -> tuple[int, ...]:
+        """Each purpose has a stream of its own, so that one more does not change the others."""
+        return (*self.key, zlib.crc32(purpose.encode()))
+
+
+@functools.lru_cache(maxsize=4)
+def uniform_numbers(stream: tuple[int, ...], batch: int, count: int) -> NDArray[np.float32]:
+    """(batch, count); kept for a while, since pictures that are opened one by one ask for the same batch each."""
+    numbers = np.random.default_rng(stream).random((batch, count), dtype=np.float32)
+    numbers.flags.writeable = False
+    return numbers
+
+
+def augment_pixels(
+    images: Tensor, targets: Tensor, augment: Augment, *, preprocess: Preprocess, dice: Dice
+) -> tuple[Tensor, Tensor]:
+    """Cropped bytes (b, c, y, x) with targets (b, k) → what the model sees: coloured, normalised, erased, mixed."""
+    dice.check(images)
+    pixels = normalise(colour(images, augment, dice), preprocess)
+    return mix(erase(pixels, augment.erase_rate, dice), targets, augment, dice)
+
+
+def evaluation_pixels(images: Tensor, preprocess: Preprocess) -> Tensor:
+    """Bytes (b, c, y, x) → normalised floats; pictures of another size than the model's are resized and cropped."""
+    fitted = fit(
+        images, preprocess.image_size, crop_ratio=preprocess.crop_ratio, interpolation=preprocess.interpolation
+    )
+    return normalise(fitted, preprocess)
+
+
+def normalise(images: Tensor, preprocess: Preprocess) -> Tensor:
+    """Bytes → (bytes / 255 − mean) / std."""
+    if images.shape[1] != preprocess.num_channels:
+        raise ValueError(f"pictures of {images.shape[1]} channels, but the model takes {preprocess.num_channels}")
+    mean, std = (torch.tensor(values)[:, None, None] for values in (preprocess.mean, preprocess.std))
+    return images.float().sub_(255 * mean).mul_(1 / (255 * std))
+
+
+def erase(images: Tensor, rate: float, dice: Dice) -> Tensor:
+    """Random erasing: a box of a share ``rate`` of the pictures becomes 0, the mean colour. Done in place."""
+    if not rate:
+        return images
+    height, width = images.shape[-2:]
+    numbers = dice.uniform("erase", 1 + BOX_NUMBERS)
+    boxes, found = random_boxes(numbers[:, 1:], (height, width), area=ERASED_AREA, aspect=ERASED_ASPECT)
+    chosen = np.flatnonzero(found & (numbers[:, 0] < rate))
+    top, left, tall, wide = (torch.from_numpy(side)[:, None] for side in boxes[chosen].T)
+    y, x = torch.arange(height), torch.arange(width)
+    inside = ((y >= top) & (y < top + tall))[:, :, None] & ((x >= left) & (x < left + wide))[:, None, :]
+    rows = torch.from_numpy(chosen)
+    images[rows] = images[rows].masked_fill_(inside[:, None], 0.0)
+    return images

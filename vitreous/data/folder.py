@@ -1,0 +1,127 @@
+"""Folders of pictures, one folder for each class: ``photos/cat/1.jpg``, or ``photos/train/cat/1.jpg``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitreous.data.base import Indices
+from vitreous.data.encoded import Encoded
+from vitreous.data.pictures import open_picture
+from vitreous.data.splits import (
+    Splits,
+    is_visible,
+    need_same_classes,
+    need_two_classes,
+    some,
+    split_folders,
+    visible_folders,
+)
+
+
+class Files(Encoded):
+    """Pictures in files of their own."""
+
+    def __init__(
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        labels: NDArray[Any],
+        classes: Sequence[str],
+        *,
+        multi_label: bool = False,
+    ) -> None:
+        super().__init__(labels, classes, multi_label=multi_label)
+        if len(paths) != len(labels):
+            raise ValueError(f"{len(paths)} paths, but labels for {len(labels)}")
+        self.paths = [Path(path) for path in paths]
+
+    def picture(self, index: int) -> Image.Image:
+        return open_picture(self.paths[index])
+
+    def content(self, index: int) -> bytes:
+        return self.paths[index].read_bytes()
+
+    def where(self, index: int) -> str:
+        return str(self.paths[index])
+
+    def subset(self, indices: Indices) -> Files:
+        paths = [self.paths[index] for index in indices]
+        return Files(paths, self.labels[indices], self.classes, multi_label=self.multi_label)
+
+
+def open_folder(path: Path) -> Splits:
+    """A folder of class folders, or one of ``train``, ``val`` and ``test`` that hold class folders each."""
+    folders = split_folders(path)
+    notes: list[str] = []
+    parts = {name: read_classes(folder, notes) for name, folder in (folders or {"train": path}).items()}
+    if folders:
+        need_same_classes({folders[name]: parts[name] for name in sorted(parts, key="train".__ne__)})
+        if others := [folder.name for folder in visible_folders(path) if folder not in folders.values()]:
+            notes.append(f"beside train, validation and test these folders were left out: {some(others)}")
+    need_two_classes(parts["train"].classes, folders.get("train", path))
+    return Splits(parts["train"], parts.get("valid"), parts.get("test"), tuple(notes))
+
+
+def read_classes(path: Path, notes: list[str]) -> Files:
+    """The pictures below each class folder, with a note about every file that is none."""
+    folders = visible_folders(path)
+    if not folders:
+        raise ValueError(why_no_classes(path))
+    files = [sorted(files_below(folder)) for folder in folders]
+    pictures = [[file for file in own if is_picture(file)] for own in files]
+    if empty := [folder.name for folder, own in zip(folders, pictures, strict=True) if not own]:
+        raise ValueError(f"no pictures in these class folders of {path}: {some(empty)}; fill or remove them")
+    found = [file for own in pictures for file in own]
+    note_others(notes, path, [file for own in files for file in own], found)
+    labels = np.repeat(np.arange(len(folders)), [len(own) for own in pictures])
+    return Files(found, labels, [folder.name for folder in folders])
+
+
+def why_no_classes(path: Path) -> str:
+    names = [entry for entry in os.listdir(path) if is_visible(entry)]
+    if not names:
+        return f"{path} is empty; it should hold a folder of pictures for each class, as in {path}/cat/1.jpg"
+    if any(is_picture(str(path / name)) for name in names):
+        return f"the pictures lie directly in {path}; put each class into a folder of its own, or give a CSV"
+    return f"{path} holds neither pictures nor class folders, but {some(sorted(names))}"
+
+
+def note_others(notes: list[str], path: Path, files: list[str], found: list[str]) -> None:
+    if len(files) > len(found):
+        names = [os.path.relpath(file, path) for file in sorted(set(files) - set(found))]
+        subject = "1 file is no picture" if len(names) == 1 else f"{len(names):,} files are no pictures"
+        notes.append(f"{subject}, left out: {some(names)}")
+    with os.scandir(path) as entries:
+        loose = sorted(e.name for e in entries if e.is_file() and is_visible(e.name) and is_picture(e.path))
+    if loose:
+        notes.append(f"pictures beside the class folders of {path} have no class, left out: {some(loose)}")
+
+
+def files_below(folder: Path) -> Iterator[str]:
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = filter(is_visible, folders)
+        yield from (os.path.join(place, name) for name in names if is_visible(name))
+
+
+def is_picture(path: str) -> bool:
+    """By its ending, which is quick; the few files with other endings are asked themselves."""
+    if os.path.splitext(path)[1].lower() in picture_endings():
+        return True
+    try:
+        with Image.open(path):
+            return True
+    except Exception:  # Pillow's plugins raise whatever comes to hand on files that are none of theirs
+        return False
+
+
+@cache
+def picture_endings() -> frozenset[str]:
+    known = Image.registered_extensions()
+    return frozenset(ending for ending, kind in known.items() if kind in Image.OPEN)

@@ -1,0 +1,160 @@
+"""What there is to know about a dataset before training on it: balance, sizes, broken files, duplicates."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.data.base import Dataset, Pictures, Pixels
+from vitreous.data.pictures import BadPicture
+from vitreous.data.splits import CHUNK, Splits
+from vitreous.data.threads import Progress, in_threads
+from vitreous.spec import Size
+
+AT_ONCE = 256  # pixels looked at together
+LONG = 3.0  # sides of this ratio make a picture odd
+TINY = 0.25  # … or a short side below this share of the usual one
+SHOWN = 10  # odd pictures told
+
+
+@dataclass(frozen=True)
+class Look:
+    """One picture, seen once: its (height, width) and a digest of its pixels, or why it could not be seen."""
+
+    split: str
+    index: int
+    where: str
+    size: Size = (0, 0)
+    digest: bytes = b""
+    broken: str = ""
+
+    @property
+    def ratio(self) -> float:
+        return max(self.size) / min(self.size)
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """Pictures that are the same to the last pixel, and what each is said to show."""
+
+    looks: tuple[Look, ...]
+    labels: tuple[str, ...]
+
+    @property
+    def between_splits(self) -> bool:
+        return len({look.split for look in self.looks}) > 1
+
+    @property
+    def contradictory(self) -> bool:
+        return len(set(self.labels)) > 1
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """``counts`` are pictures of each class by split; sizes are (smallest, median, largest) over all splits."""
+
+    classes: tuple[str, ...]
+    totals: dict[str, int]
+    counts: dict[str, NDArray[np.int64]]
+    heights: tuple[int, int, int]
+    widths: tuple[int, int, int]
+    long: list[Look]
+    tiny: list[Look]
+    broken: list[Look]
+    duplicates: list[Duplicate]
+
+    @property
+    def imbalance(self) -> float:
+        """How many times larger the largest class of the training split is than the smallest."""
+        counts = self.counts["train"]
+        return float(counts.max() / max(1, counts.min()))
+
+
+def inspect(splits: Splits, *, workers: int | None = None, progress: Progress | None = None) -> Inspection:
+    """Every picture of every split, opened once."""
+    parts = splits.parts()
+    looks: list[Look] = []
+    total = sum(map(len, parts.values()))
+    for name, dataset in parts.items():
+        before = len(looks)
+        count = (lambda done, _, before=before: progress(before + done, total)) if progress else None
+        looks.extend(looks_at(dataset, name, workers, count))
+    seen = [look for look in looks if not look.broken]
+    sizes = np.array([look.size for look in seen] or [(0, 0)])
+    return Inspection(
+        classes=splits.train.classes,
+        totals={name: len(dataset) for name, dataset in parts.items()},
+        counts={name: class_counts(dataset) for name, dataset in parts.items()},
+        heights=spread(sizes[:, 0]),
+        widths=spread(sizes[:, 1]),
+        long=sorted((look for look in seen if look.ratio >= LONG), key=lambda look: -look.ratio)[:SHOWN],
+        tiny=tiny(seen, sizes),
+        broken=[look for look in looks if look.broken],
+        duplicates=duplicates(seen, parts),
+    )
+
+
+def looks_at(dataset: Dataset, split: str, workers: int | None, progress: Progress | None) -> Iterator[Look]:
+    if isinstance(dataset, Pictures):
+        yield from in_threads(lambda i: look_at(dataset, split, i), len(dataset), workers=workers, progress=progress)
+    elif isinstance(dataset, Pixels):
+        for start in range(0, len(dataset), AT_ONCE):
+            chosen = np.arange(start, min(start + AT_ONCE, len(dataset)))
+            for index, pixels in zip(chosen.tolist(), dataset.pixels(chosen), strict=True):
+                yield Look(split, index, dataset.where(index), dataset.image_size, digest(pixels))
+            if progress:
+                progress(int(chosen[-1]) + 1, len(dataset))
+
+
+def look_at(dataset: Pictures, split: str, index: int) -> Look:
+    try:
+        pixels = np.asarray(dataset.picture(index).convert("RGB"))
+    except BadPicture as error:
+        return Look(split, index, dataset.where(index), broken=error.reason)
+    height, width, _ = pixels.shape
+    return Look(split, index, dataset.where(index), (height, width), digest(pixels))
+
+
+def digest(pixels: NDArray[np.uint8]) -> bytes:
+    shape = repr(pixels.shape).encode()
+    return hashlib.blake2b(pixels.tobytes(), digest_size=16, key=shape).digest()
+
+
+def class_counts(dataset: Dataset) -> NDArray[np.int64]:
+    """Pictures that show each class."""
+    counts = np.zeros(len(dataset.classes), dtype=np.int64)
+    for start in range(0, len(dataset), CHUNK):
+        counts += (dataset.targets(np.arange(start, min(start + CHUNK, len(dataset)))) > 0.5).sum(axis=0)
+    return counts
+
+
+def spread(values: NDArray[np.int64]) -> tuple[int, int, int]:
+    return int(values.min()), int(np.median(values)), int(values.max())
+
+
+def tiny(looks: list[Look], sizes: NDArray[np.int64]) -> list[Look]:
+    usual = float(np.median(sizes.min(axis=1)))
+    return sorted((look for look in looks if min(look.size) < TINY * usual), key=lambda look: min(look.size))[:SHOWN]
+
+
+def duplicates(looks: list[Look], parts: dict[str, Dataset]) -> list[Duplicate]:
+    """Those between splits first, then those with different labels, then the others."""
+    alike: dict[bytes, list[Look]] = {}
+    for look in looks:
+        alike.setdefault(look.digest, []).append(look)
+    found = [
+        Duplicate(tuple(own), tuple(label(parts[look.split], look.index) for look in own))
+        for own in alike.values()
+        if len(own) > 1
+    ]
+    return sorted(found, key=lambda one: (not one.between_splits, not one.contradictory))
+
+
+def label(dataset: Dataset, index: int) -> str:
+    """The names of what a picture shows."""
+    shown = np.flatnonzero(dataset.targets(np.array([index]))[0] > 0.5)
+    return ", ".join(dataset.classes[number] for number in shown) or "nothing"

@@ -1,0 +1,89 @@
+"""Packing a dataset into tar shards."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitreous.data.base import Dataset, Pictures, Pixels
+from vitreous.data.encoded import Encoded
+from vitreous.data.shard_index import INDEX, Index, Shard, Target, write_index
+from vitreous.data.threads import Progress
+
+HEADER = tarfile.BLOCKSIZE  # of a file in a plain tar: one block
+
+
+def write_shards(dataset: Dataset, folder: Path, *, shard_size: int = 10_000, progress: Progress | None = None) -> None:
+    """Tar files of ``shard_size`` pictures each, and at last their index.
+
+    Files go in as they are, other pixels as PNG. What carries its final name is complete; without an index, a folder
+    is unfinished.
+    """
+    if shard_size < 1:
+        raise ValueError(f"shard_size must be at least 1, got {shard_size}")
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / INDEX).exists():
+        raise ValueError(f"{folder} holds shards already; give another folder, or remove it")
+    shards: list[Shard] = []
+    for start in range(0, len(dataset), shard_size):
+        own = np.arange(start, min(start + shard_size, len(dataset)))
+        shards.append(write_shard(dataset, own, folder / f"{len(shards):05d}.tar", progress))
+    write_index(folder, Index(dataset.classes, dataset.multi_label, shards))
+
+
+def write_shard(dataset: Dataset, indices: NDArray[np.int64], path: Path, progress: Progress | None) -> Shard:
+    part = path.with_name(f"{path.name}.part")
+    offsets, sizes = [], []
+    with tarfile.open(part, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for index in indices.tolist():
+            content = encoded(dataset, index)
+            member = tarfile.TarInfo(f"{index:09d}.{ending(content)}")
+            member.size = len(content)
+            offsets.append(tar.offset + HEADER)
+            sizes.append(len(content))
+            tar.addfile(member, io.BytesIO(content))
+            if progress:
+                progress(index + 1, len(dataset))
+    os.replace(part, path)
+    return Shard(path.name, path.stat().st_size, offsets, sizes, as_json(dataset, indices))
+
+
+def encoded(dataset: Dataset, index: int) -> bytes:
+    if isinstance(dataset, Encoded):
+        return dataset.content(index)
+    file = io.BytesIO()
+    as_picture(dataset, index).save(file, "PNG")
+    return file.getvalue()
+
+
+def as_picture(dataset: Dataset, index: int) -> Image.Image:
+    """Whatever the dataset, a Pillow image."""
+    if isinstance(dataset, Pictures):
+        return dataset.picture(index)
+    assert isinstance(dataset, Pixels)
+    pixels = dataset.pixels(np.array([index]))[0]
+    return Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+
+
+def ending(content: bytes) -> str:
+    """By the content, since names lie; a file that is no picture stays in, to be reported by who reads it."""
+    try:
+        with Image.open(io.BytesIO(content)) as picture:
+            kind = (picture.format or "bin").lower()
+    except Exception:  # Pillow's plugins raise whatever comes to hand on files that are none of theirs
+        return "bin"
+    return "jpg" if kind == "jpeg" else kind
+
+
+def as_json(dataset: Dataset, indices: NDArray[np.int64]) -> list[Target]:
+    """Class numbers where they say it all, else rows with nothing for the unknown."""
+    rows = dataset.targets(indices)
+    if not dataset.multi_label and ((rows == 0) | (rows == 1)).all() and (rows.sum(axis=1) == 1).all():
+        return [int(number) for number in rows.argmax(axis=1)]
+    return [[None if np.isnan(value) else float(value) for value in row] for row in rows]

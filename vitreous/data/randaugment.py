@@ -1,0 +1,94 @@
+"""RandAugment (https://arxiv.org/abs/1909.13719) with torchvision's operations and strengths, on a whole batch.
+
+Each round draws an operation and a direction for every picture. All pictures that drew the same go through it together:
+at most 23 calls a round, however large the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torchvision.transforms.v2 import functional as F
+
+if TYPE_CHECKING:
+    from vitreous.data.augment import Augment, Dice
+
+MOST = 30  # the largest magnitude
+
+
+def colour(images: Tensor, augment: Augment, dice: Dice) -> Tensor:
+    """Bytes (b, c, y, x) → bytes: ``randaugment_ops`` random operations on every picture, one after another."""
+    if not augment.randaugment_ops:
+        return images
+    if images.shape[1] not in (1, 3):
+        raise ValueError(
+            f"RandAugment takes grey or RGB pictures, these have {images.shape[1]} channels; set randaugment_ops to 0"
+        )
+    names = [name for name in OPERATIONS if images.shape[1] == 3 or name != "Color"]
+    numbers = dice.uniform("randaugment", 2 * augment.randaugment_ops)
+    level = augment.randaugment_magnitude / MOST
+    for turn in range(augment.randaugment_ops):
+        images = one_round(images, names, level, numbers=numbers[:, 2 * turn : 2 * turn + 2])
+    return images
+
+
+def one_round(images: Tensor, names: list[str], level: float, *, numbers: NDArray[np.float32]) -> Tensor:
+    """One operation on every picture, chosen by its two numbers: which, and in which direction."""
+    choice = (numbers[:, 0] * len(names)).astype(np.int64)
+    backwards = (numbers[:, 1] < 0.5) & np.array([name in SIGNED for name in names])[choice]
+    group = 2 * choice + backwards
+    result = images.clone()
+    for key in np.unique(group):
+        rows = torch.from_numpy(np.flatnonzero(group == key))
+        result[rows] = OPERATIONS[names[key // 2]](images[rows], -level if key % 2 else level)
+    return result
+
+
+def affine(images: Tensor, **changes: Any) -> Tensor:
+    still = {"angle": 0.0, "translate": [0, 0], "scale": 1.0, "shear": [0.0, 0.0]}
+    return F.affine(images, **(still | changes))
+
+
+def shear_x(images: Tensor, level: float) -> Tensor:
+    return affine(images, shear=[math.degrees(math.atan(0.3 * level)), 0.0], center=[0, 0])
+
+
+def shear_y(images: Tensor, level: float) -> Tensor:
+    return affine(images, shear=[0.0, math.degrees(math.atan(0.3 * level))], center=[0, 0])
+
+
+def translate_x(images: Tensor, level: float) -> Tensor:
+    return affine(images, translate=[int(150 / 331 * images.shape[-1] * level), 0])
+
+
+def translate_y(images: Tensor, level: float) -> Tensor:
+    return affine(images, translate=[0, int(150 / 331 * images.shape[-2] * level)])
+
+
+#: Name → (pictures, level) → pictures; the level goes from 0 to 1, and for signed operations from −1.
+OPERATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "Identity": lambda images, level: images,
+    "ShearX": shear_x,
+    "ShearY": shear_y,
+    "TranslateX": translate_x,
+    "TranslateY": translate_y,
+    "Rotate": lambda images, level: F.rotate(images, 30 * level),
+    "Brightness": lambda images, level: F.adjust_brightness(images, 1 + 0.9 * level),
+    "Color": lambda images, level: F.adjust_saturation(images, 1 + 0.9 * level),
+    "Contrast": lambda images, level: F.adjust_contrast(images, 1 + 0.9 * level),
+    "Sharpness": lambda images, level: F.adjust_sharpness(images, 1 + 0.9 * level),
+    "Posterize": lambda images, level: F.posterize(images, round(8 - 4 * level)),
+    "Solarize": lambda images, level: F.solarize(images, 255 * (1 - level)),
+    "AutoContrast": lambda images, level: F.autocontrast(images),
+    "Equalize": lambda images, level: F.equalize(images),
+}
+SIGNED = {
+    *("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"),
+    *("Brightness", "Color", "Contrast", "Sharpness"),
+}

@@ -1,0 +1,72 @@
+"""Data from a word or a path: what lies there is recognised by its content.
+
+A new kind of data is a file with two functions and a line in a table here: whether a path holds it, and its splits.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitreous.data.cifar import is_cifar, open_cifar
+from vitreous.data.digits import open_digits
+from vitreous.data.folder import open_folder
+from vitreous.data.scenes import open_shapes
+from vitreous.data.shards import is_shards, open_shards
+from vitreous.data.splits import Splits, hold_out
+from vitreous.data.table import open_table
+from vitreous.spec import Size, pair
+
+__all__ = ["EMBEDDED", "ON_DISK", "Splits", "open_data"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of data on disk."""
+
+    description: str
+    recognises: Callable[[Path], bool]
+    opens: Callable[[Path], Splits]
+
+
+EMBEDDED: dict[str, Callable[[int, Size | None], Splits]] = {
+    "shapes": open_shapes,
+    "digits": lambda seed, image_size: open_digits(),
+}
+ON_DISK = (
+    Kind("CIFAR-10 or CIFAR-100 (cifar-10-batches-py, cifar-100-python)", is_cifar, open_cifar),
+    Kind("a folder of tar shards", is_shards, open_shards),
+    Kind("a CSV file", lambda path: path.suffix.lower() == ".csv" and path.is_file(), open_table),
+    Kind("a folder with a folder for each class, or with train and val that hold such", Path.is_dir, open_folder),
+)
+
+
+def open_data(source: str | Path, *, valid_share: float = 0.1, seed: int = 0, image_size: Size | None = None) -> Splits:
+    """Training, validation and test pictures of ``source``: an embedded dataset's name, a folder or a CSV file.
+
+    Where there is no validation split, ``valid_share`` of each class is held out, by ``seed``. Only Shapes, which are
+    drawn, ask for ``image_size``; other pictures come as they are. A folder that is called like an embedded dataset
+    is opened as ``./shapes/``.
+    """
+    size = None if image_size is None else pair(image_size, "image_size")
+    name, path = str(source), Path(source).expanduser()
+    if name in EMBEDDED:
+        return hold_out(EMBEDDED[name](seed, size), valid_share, seed)
+    try:
+        kind = next((kind for kind in ON_DISK if kind.recognises(path)), None)
+        splits = kind.opens(path) if kind else None
+    except OSError as error:
+        raise ValueError(f"cannot read {error.filename or path}: {error.strerror or error}") from None
+    if splits is None:
+        raise ValueError(unknown(name, path))
+    return hold_out(splits, valid_share, seed)
+
+
+def unknown(name: str, path: Path) -> str:
+    near = difflib.get_close_matches(name, EMBEDDED, n=1)
+    guess = f" (did you mean {near[0]!r}?)" if near else ""
+    problem = f"{name} is no data that is known here" if path.exists() else f"there is no {name!r}{guess}"
+    kinds = "; ".join([*(f"{word!r}" for word in EMBEDDED), *(kind.description for kind in ON_DISK)])
+    return f"{problem}; data is one of: {kinds}"

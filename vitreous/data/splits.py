@@ -1,0 +1,130 @@
+"""Training, validation and test pictures; validation is held out of training where nobody has set it apart."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.data.base import Dataset, Indices
+
+#: What people call the parts of a dataset, in folders and in tables.
+SPLIT_NAMES = {"train": "train", "val": "valid", "valid": "valid", "validation": "valid", "test": "test"}
+CHUNK = 10_000  # rows of targets looked at together
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The parts of a dataset, and sentences about it that its user should read."""
+
+    train: Dataset
+    valid: Dataset | None = None
+    test: Dataset | None = None
+    notes: tuple[str, ...] = ()
+
+    def parts(self) -> dict[str, Dataset]:
+        """Those that exist, by name."""
+        named = {"train": self.train, "valid": self.valid, "test": self.test}
+        return {name: dataset for name, dataset in named.items() if dataset is not None}
+
+
+def split_folders(path: Path) -> dict[str, Path]:
+    """``train``, ``val`` and ``test`` below a folder; none of them where its folders must be classes."""
+    found: dict[str, Path] = {}
+    folders = visible_folders(path)
+    for folder in folders:
+        if name := SPLIT_NAMES.get(folder.name.lower()):
+            if name in found:
+                raise ValueError(f"{path} holds both {found[name].name} and {folder.name}; keep one of them")
+            found[name] = folder
+    return found if "train" in found and (len(found) > 1 or len(folders) == 1) else {}
+
+
+def visible_folders(path: Path) -> list[Path]:
+    with os.scandir(path) as entries:
+        return sorted(Path(entry.path) for entry in entries if entry.is_dir() and is_visible(entry.name))
+
+
+def is_visible(name: str) -> bool:
+    """Neither hidden nor what a Mac leaves in its archives."""
+    return not name.startswith((".", "__MACOSX"))
+
+
+def need_two_classes(classes: Sequence[str], where: object) -> None:
+    if len(classes) < 2:
+        known = f"only one class, {classes[0]!r}" if classes else "no class"
+        raise ValueError(f"{where} has {known}; there must be at least two to tell apart")
+
+
+def need_same_classes(parts: dict[Path, Dataset]) -> None:
+    """Every part has the classes of the first."""
+    (first, train), *others = parts.items()
+    for path, dataset in others:
+        if dataset.classes != train.classes:
+            here, there = set(train.classes), set(dataset.classes)
+            differences = [
+                f"only in {place}: {some(sorted(names))}"
+                for place, names in ((first, here - there), (path, there - here))
+                if names
+            ]
+            raise ValueError(f"the splits must have the same classes in the same order; {'; '.join(differences)}")
+
+
+def some(names: Sequence[str], limit: int = 3) -> str:
+    """The first few of many."""
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
+
+
+def hold_out(splits: Splits, share: float, seed: int) -> Splits:
+    """A validation set out of the training set, unless there is one already or ``share`` is 0."""
+    if not 0 <= share < 1:
+        raise ValueError(f"valid_share must lie in [0, 1), got {share}")
+    if splits.valid is not None or share == 0:
+        return splits
+    held = held_out(splits.train, share, seed)
+    if not held.any():
+        note = "no validation split, and no class has enough pictures to hold any out"
+        return replace(splits, notes=(*splits.notes, note))
+    train, valid = (splits.train.subset(np.flatnonzero(part)) for part in (~held, held))
+    number = f"{held.sum():,} picture{'s' if held.sum() > 1 else ''}"
+    note = f"no validation split: {100 * share:.3g}% of each class held out ({number})"
+    return replace(splits, train=train, valid=valid, notes=(*splits.notes, note))
+
+
+def held_out(dataset: Dataset, share: float, seed: int) -> NDArray[np.bool_]:
+    """Which pictures to hold out: ``share`` of each class and at least one, but never the last one of a class."""
+    groups = rarest_labels(dataset) if dataset.multi_label else labels_of(dataset)
+    order = np.argsort(groups, kind="stable")
+    starts = np.unique(groups[order], return_index=True)[1]
+    held = np.zeros(len(dataset), dtype=np.bool_)
+    for number, members in enumerate(np.split(order, starts[1:])):
+        count = min(max(1, round(share * len(members))), len(members) - 1)
+        held[np.random.default_rng([seed, number]).permutation(members)[:count]] = True
+    if dataset.multi_label:
+        keep_one_of_each(dataset, held)
+    return held
+
+
+def labels_of(dataset: Dataset) -> Indices:
+    """The class of each picture: the one with the largest target."""
+    every = np.arange(len(dataset))
+    chunks = [every[start : start + CHUNK] for start in range(0, len(every), CHUNK)]
+    return np.concatenate([every[:0], *(dataset.targets(chunk).argmax(axis=1) for chunk in chunks)])
+
+
+def rarest_labels(dataset: Dataset) -> Indices:
+    """Of each picture's labels the rarest, so that holding out by it is fair to rare ones; −1 where it has none."""
+    has = dataset.targets(np.arange(len(dataset))) > 0.5
+    rarity = np.where(has, has.sum(axis=0), len(dataset) + 1)
+    return np.where(has.any(axis=1), rarity.argmin(axis=1), -1)
+
+
+def keep_one_of_each(dataset: Dataset, held: NDArray[np.bool_]) -> None:
+    """Give back a picture of every label that would otherwise be held out altogether."""
+    has = dataset.targets(np.arange(len(dataset))) > 0.5
+    for label in np.flatnonzero(has.any(axis=0) & ~has[~held].any(axis=0)):
+        held[np.flatnonzero(has[:, label])[0]] = False

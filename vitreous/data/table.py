@@ -1,0 +1,204 @@
+"""Pictures listed in a CSV file: a column of paths, and labels in one column or in several.
+
+One label a picture stands in ``label``. Several stand in ``labels`` ("cat;dog"), or in a column for each that says 1,
+0, or nothing, −1 or nan where nobody knows. A column ``split`` may say train, val or test.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.data.folder import Files
+from vitreous.data.splits import SPLIT_NAMES, Splits, need_two_classes, some
+
+PATH_COLUMNS = ("path", "image", "file", "filename")
+ANSWERS = {"1": 1.0, "0": 0.0, "-1": np.nan, "": np.nan, "nan": np.nan}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells by column, and the line of each row, to speak of it."""
+
+    path: Path
+    columns: dict[str, list[str]]
+    lines: list[int]
+
+    def keep(self, rows: Sequence[int]) -> Table:
+        columns = {name: [cells[row] for row in rows] for name, cells in self.columns.items()}
+        return replace(self, columns=columns, lines=[self.lines[row] for row in rows])
+
+    def error(self, row: int, message: str) -> ValueError:
+        return ValueError(f"{self.path}, line {self.lines[row]}: {message}")
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """What a table says of its rows: class numbers (n,), or several labels as rows (n, classes)."""
+
+    values: NDArray[np.generic]
+    classes: list[str]
+    multi_label: bool
+    notes: tuple[str, ...] = ()
+
+
+def open_table(path: Path) -> Splits:
+    table = read_table(path)
+    table, paths, notes = drop_missing(table)
+    labelling = read_labels(table)
+    files = Files(paths, labelling.values, labelling.classes, multi_label=labelling.multi_label)
+    rows = rows_of_splits(table)
+    if not labelling.multi_label:
+        need_two_classes(labelling.classes, path)
+        need_classes_in_training(path, labelling, rows)
+    parts = {name: files.subset(own) for name, own in rows.items()}
+    return Splits(parts["train"], parts.get("valid"), parts.get("test"), (*notes, *labelling.notes))
+
+
+def read_table(path: Path) -> Table:
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            first = file.readline()
+            file.seek(0)
+            reader = csv.reader(file, delimiter=max(",;\t", key=first.count), strict=True)
+            rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no text in UTF-8; save it as a CSV in UTF-8") from None
+    except csv.Error as error:
+        raise ValueError(f"{path} is no valid CSV ({error})") from None
+    if len(rows) < 2:
+        raise ValueError(f"{path} {'has a header but no rows' if rows else 'is empty'}; it should list pictures")
+    header = [cell.strip() for cell in rows[0][1]]
+    if repeated := sorted({name for name in header if header.count(name) > 1}):
+        raise ValueError(f"{path} has several columns of one name: {some(repeated)}")
+    for line, row in rows:
+        if len(row) != len(header):
+            raise ValueError(f"{path}, line {line}: the header has {len(header)} cells, this line {len(row)}")
+    cells = zip(*(row for _, row in rows[1:]), strict=True)
+    columns = {name: [cell.strip() for cell in column] for name, column in zip(header, cells, strict=True)}
+    return Table(path, columns, [line for line, _ in rows[1:]])
+
+
+def column(table: Table, names: Sequence[str]) -> str | None:
+    """The table's own spelling of the first of these names that it has."""
+    own = {name.lower(): name for name in reversed(table.columns)}
+    return next((own[name] for name in names if name in own), None)
+
+
+def drop_missing(table: Table) -> tuple[Table, list[str], list[str]]:
+    """Only the rows whose file exists, their paths, and a note about the others."""
+    name = column(table, PATH_COLUMNS)
+    if name is None:
+        raise ValueError(
+            f"{table.path} has no column of paths: call it {', '.join(PATH_COLUMNS[:-1])} or {PATH_COLUMNS[-1]} "
+            f"(its columns: {some(list(table.columns), 8)})"
+        )
+    cells = table.columns[name]
+    paths = [os.path.join(table.path.parent, cell) for cell in cells]
+    there = [row for row, path in enumerate(paths) if os.path.isfile(path)]
+    if not there:
+        raise ValueError(
+            f"none of the {len(paths):,} files that {table.path} lists exists, such as {paths[0]}; "
+            f"paths are taken from the CSV's own folder"
+        )
+    kept = set(there)
+    missing = [cell for row, cell in enumerate(cells) if row not in kept]
+    notes = [f"{len(missing):,} of {len(paths):,} files are missing, their rows left out: {some(missing)}"]
+    return table.keep(there), [paths[row] for row in there], notes if missing else []
+
+
+def read_labels(table: Table) -> Labelling:
+    if name := column(table, ("label",)):
+        return one_label(table, name)
+    if name := column(table, ("labels",)):
+        return listed_labels(table, name)
+    return label_columns(table)
+
+
+def one_label(table: Table, name: str) -> Labelling:
+    cells = table.columns[name]
+    if "" in cells:
+        raise table.error(cells.index(""), "there is no label; give one, or remove the line")
+    classes = in_order(set(cells))
+    number = {label: index for index, label in enumerate(classes)}
+    return Labelling(np.array([number[cell] for cell in cells]), classes, multi_label=False)
+
+
+def listed_labels(table: Table, name: str) -> Labelling:
+    lists = [[label.strip() for label in cell.split(";") if label.strip()] for cell in table.columns[name]]
+    classes = in_order({label for labels in lists for label in labels})
+    if not classes:
+        raise ValueError(f"{table.path}: the column {name} holds no label at all")
+    number = {label: index for index, label in enumerate(classes)}
+    values = np.zeros((len(lists), len(classes)), dtype=np.float32)
+    for row, labels in enumerate(lists):
+        values[row, [number[label] for label in labels]] = 1
+    return Labelling(values, classes, multi_label=True)
+
+
+def label_columns(table: Table) -> Labelling:
+    """The columns that answer yes or no; others, such as an age, are no labels."""
+    known = {column(table, PATH_COLUMNS), column(table, ("split",))}
+    others = [name for name in table.columns if name not in known]
+    classes = [name for name in others if is_label_column(table.columns[name])]
+    if not classes:
+        raise ValueError(
+            f"{table.path} has no labels: expected a column label, or labels with several as in cat;dog, or columns "
+            f"of 0 and 1 (its columns: {some(list(table.columns), 8)})"
+        )
+    values = np.array([answers(table, name) for name in classes], dtype=np.float32).T
+    left_out = [name for name in others if name not in classes]
+    notes = (f"these columns are no labels: {some(left_out)}",) if left_out else ()
+    return Labelling(values, classes, multi_label=True, notes=notes)
+
+
+def is_label_column(cells: list[str]) -> bool:
+    """Most of what it says is yes or no; then anything else in it is a mistake."""
+    said = [normal(cell) for cell in cells if normal(cell) not in ("", "nan")]
+    return bool(said) and 2 * sum(cell in ANSWERS for cell in said) > len(said)
+
+
+def answers(table: Table, name: str) -> list[float]:
+    cells = [normal(cell) for cell in table.columns[name]]
+    for row, cell in enumerate(cells):
+        if cell not in ANSWERS:
+            raise table.error(row, f"{cell!r} under {name!r} is neither 1 nor 0, nor unknown (nothing, -1, nan)")
+    return [ANSWERS[cell] for cell in cells]
+
+
+def normal(cell: str) -> str:
+    """1.0 is 1 and NaN is nan."""
+    return cell.lower().removesuffix(".0")
+
+
+def in_order(classes: set[str]) -> list[str]:
+    """Numbers by value, words by letter."""
+    return sorted(classes, key=int) if all(name.isdecimal() for name in classes) else sorted(classes)
+
+
+def rows_of_splits(table: Table) -> dict[str, NDArray[np.int64]]:
+    name = column(table, ("split",))
+    if name is None:
+        return {"train": np.arange(len(table.lines))}
+    cells = [cell.lower() for cell in table.columns[name]]
+    for row, cell in enumerate(cells):
+        if cell not in SPLIT_NAMES:
+            raise table.error(row, f"{cell!r} is no split; it is one of {', '.join(SPLIT_NAMES)}")
+    splits = np.array([SPLIT_NAMES[cell] for cell in cells])
+    if "train" not in splits:
+        raise ValueError(f"{table.path}: no row of its column {name!r} says train")
+    return {str(split): np.flatnonzero(splits == split) for split in np.unique(splits)}
+
+
+def need_classes_in_training(path: Path, labelling: Labelling, rows: dict[str, NDArray[np.int64]]) -> None:
+    used = {split: set(labelling.values[own].tolist()) for split, own in rows.items()}
+    for split, numbers in used.items():
+        if unknown := sorted(numbers - used["train"]):
+            names = some([labelling.classes[number] for number in unknown])
+            raise ValueError(f"{path}: these classes of the {split} split are not in train: {names}")

@@ -1,0 +1,124 @@
+"""The drawings of a run's report, as SVG that takes the page's colours, and pictures with what was looked at."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitreous.explain.figures import overlay
+from vitreous.tasks.metrics import Reliability
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Two colours that everybody can tell apart (Okabe and Ito), and ink; the page has its own shade of each.
+BLUE, ORANGE, INK = "#0072b2", "#d55e00", "#010203"
+ON_PAGE = {BLUE: "rgb(var(--blue))", ORANGE: "rgb(var(--orange))", INK: "currentColor"}
+MOST_POINTS = 400
+
+Line = tuple[list[float], list[float]]
+
+
+def curve(measure: str, lines: dict[str, Line]) -> str:
+    """The course of one measure: its lines (steps, values) by name."""
+    figure = new_figure(3.4, 2.7)
+    axis = figure.subplots()
+    for name, line in lines.items():
+        validation = name == "validation"
+        style = {"color": ORANGE, "marker": "o", "markersize": 3} if validation else {"color": BLUE}
+        axis.plot(*thinned(line), label=name, linewidth=1.4, **style)
+    axis.set_title(measure, loc="left", color=INK, fontsize=11)
+    axis.set_xlabel("step")
+    plain(axis)
+    if len(lines) > 1:
+        axis.legend(frameon=False, labelcolor=INK)
+    return as_svg(figure, measure)
+
+
+def thinned(line: Line) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A long line as means of neighbours, so that the page stays small and noise does not hide the course."""
+    steps, values = (np.asarray(part, dtype=np.float64) for part in line)
+    width = -(-len(steps) // MOST_POINTS)
+    starts = np.arange(0, len(steps), max(1, width))
+    counts = np.diff(np.append(starts, len(steps)))
+    return np.add.reduceat(steps, starts) / counts, np.add.reduceat(values, starts) / counts
+
+
+def reliability_diagram(bins: Reliability) -> str:
+    """How often answers are right, over how sure the model was; below it how many answers there were."""
+    figure = new_figure(5.2, 4.4)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    width = np.diff(bins.edges)
+    style: dict[str, Any] = {"align": "edge", "width": width, "edgecolor": "none"}
+    upper.bar(bins.edges[:-1], np.nan_to_num(bins.accuracy), color=BLUE, alpha=0.75, **style)
+    upper.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle=(0, (4, 3)))
+    upper.plot(bins.confidence, bins.accuracy, color=ORANGE, marker="o", markersize=4, linestyle="none")
+    upper.set_ylabel("share that is right")
+    upper.set_ylim(0, 1)
+    lower.bar(bins.edges[:-1], bins.count, color=BLUE, alpha=0.4, **style)
+    lower.set_ylabel("answers")
+    lower.set_xlabel("confidence of the answer")
+    lower.set_xlim(0, 1)
+    for axis in (upper, lower):
+        plain(axis)
+    return as_svg(figure, "reliability")
+
+
+def picture(image: NDArray[np.uint8], heat: NDArray[np.float32] | None) -> list[bytes]:
+    """A picture (c, y, x) as PNG, and beside it where the model looked, if that is known."""
+    buffer = io.BytesIO()
+    rows = image.transpose(1, 2, 0)
+    Image.fromarray(rows[..., 0] if rows.shape[2] == 1 else rows[..., :3]).save(buffer, "PNG")
+    return [buffer.getvalue()] if heat is None else [buffer.getvalue(), heat_picture(image, heat)]
+
+
+def heat_picture(image: NDArray[np.uint8], heat: NDArray[np.float32]) -> bytes:
+    from matplotlib.figure import Figure
+
+    height, width = image.shape[1:]
+    figure = Figure(figsize=(2 * width / max(image.shape[1:]), 2 * height / max(image.shape[1:])), dpi=104)
+    axis = figure.add_axes((0, 0, 1, 1))
+    axis.set_axis_off()
+    overlay(axis, image, torch.from_numpy(heat.astype(np.float32)))
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def new_figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained", facecolor="none")
+
+
+def plain(axis: Axes) -> None:
+    """No box, a faint grid, everything in the page's ink."""
+    axis.set_facecolor("none")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color(INK)
+    axis.grid(alpha=0.15, color=INK, linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.tick_params(colors=INK, labelsize=8.5)
+    axis.xaxis.label.set_color(INK)
+    axis.yaxis.label.set_color(INK)
+
+
+def as_svg(figure: Figure, name: str) -> str:
+    """Text stays text, colours become the page's, and no name within occurs in a drawing of another ``name``."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    for ours, on_page in ON_PAGE.items():
+        svg = svg.replace(ours, on_page)
+    return re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)

@@ -1,0 +1,129 @@
+"""What the folder of a finished run says, whatever of it is there.
+
+config.json      the resolved recipe
+log.jsonl        one object a line: step, kind ("train" or "valid"), loss, accuracy, lr, …
+result.json      final measures, seconds, images, parameters, threads, seed, commit
+classes.json     names in the order of the logits
+predictions.npz  logits (n, k), targets (n, k)
+mistakes.npz     images (m, c, y, x) bytes; true, predicted, probability (m,); attention (m, v, w) where it is known
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model answered on the pictures that it was tested on, and what would have been right."""
+
+    logits: NDArray[np.float32]
+    targets: NDArray[np.float32]
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        return self.targets.argmax(axis=1)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run's folder says; what it lacks is empty. ``notes`` tell what could not be read."""
+
+    config: dict[str, Any] = field(default_factory=dict)
+    log: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    predictions: Predictions | None = None
+    mistakes: dict[str, NDArray[Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def measures(self) -> dict[str, Any]:
+        """The final ones, or those of the last validation while there are no final ones."""
+        validations = [entry for entry in self.log if entry.get("kind") == "valid"]
+        return (validations[-1] if validations else {}) | self.result
+
+    @property
+    def multi_label(self) -> bool:
+        if "auroc" in self.measures:
+            return True
+        return self.predictions is not None and not np.allclose(self.predictions.targets.sum(axis=1), 1)
+
+    def name(self, index: int) -> str:
+        return self.classes[index] if index < len(self.classes) else f"class {index}"
+
+    def line(self, kind: str, key: str) -> tuple[list[float], list[float]]:
+        """Steps and values of one measure in the log."""
+        chosen = [entry for entry in self.log if entry.get("kind") == kind and is_number(entry.get(key))]
+        return [entry["step"] for entry in chosen], [entry[key] for entry in chosen]
+
+
+def read_run(folder: Path) -> Run:
+    notes: list[str] = []
+    answers = read_arrays(folder / "predictions.npz", notes, needed=("logits", "targets"))
+    return Run(
+        config=read_json(folder / "config.json", notes, {}),
+        log=read_log(folder / "log.jsonl", notes),
+        result=read_json(folder / "result.json", notes, {}),
+        classes=tuple(str(name) for name in read_json(folder / "classes.json", notes, [])),
+        predictions=Predictions(answers["logits"], answers["targets"]) if answers else None,
+        mistakes=read_arrays(folder / "mistakes.npz", notes, needed=("images", "true", "predicted", "probability")),
+        notes=notes,
+    )
+
+
+def read_json(path: Path, notes: list[str], absent: Any) -> Any:
+    """The file's content; the note that it is damaged when it is not of the kind of ``absent``."""
+    if not path.is_file():
+        return absent
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except ValueError:
+        content = None
+    if isinstance(content, type(absent)):
+        return content
+    notes.append(f"{path.name} is damaged and was left out.")
+    return absent
+
+
+def read_log(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+    """One entry per line. A last line cut off by the end of a run is no damage; others that cannot be read are."""
+    lines = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
+    entries, broken = [], 0
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            broken += number < len(lines)
+            continue
+        if isinstance(entry, dict) and "step" in entry:
+            entries.append(entry)
+    if broken:
+        notes.append(f"{broken} damaged lines of {path.name} were left out.")
+    return entries
+
+
+def read_arrays(path: Path, notes: list[str], *, needed: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    if not path.is_file():
+        return {}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile):
+        arrays = {}
+    if all(name in arrays for name in needed) and len({len(arrays[name]) for name in needed}) == 1:
+        return arrays if len(arrays[needed[0]]) else {}
+    notes.append(f"{path.name} is damaged or incomplete and was left out.")
+    return {}
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

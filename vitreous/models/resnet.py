@@ -1,0 +1,117 @@
+"""Residual network: the convolutional network to compare with. The layers are torchvision's.
+
+"Deep Residual Learning for Image Recognition", He et al. 2015 (arXiv 1512.03385).
+
+    x = pool(relu(norm(conv(image))))
+    x = relu(shortcut(x) + branch(x))        × depth, in four stages; each but the first halves the map
+    y = head(mean over the map of x)
+
+The branch is two convolutions (basic) or three (bottleneck), each with BatchNorm. Where torchvision differs from the
+paper, so do we: a bottleneck halves the map in its 3×3 convolution. Where we differ from torchvision: branches start
+at zero unless ``zero_init_residual=False`` ("Accurate, Large Minibatch SGD", Goyal et al. 2017, arXiv 1706.02677), the
+classifier starts small as in every other family, and ``stem="small"`` is the stem that the paper uses on CIFAR-10.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.models.base import Backbone, Config, FeatureMap, Features, checked_int, classifier
+
+WIDTHS = (64, 128, 256, 512)
+EXPANSION = {"basic": 1, "bottleneck": 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetConfig(Config):
+    layout: tuple[int, ...] = (2, 2, 2, 2)  # residual blocks in each of the four stages
+    block: Literal["basic", "bottleneck"] = "basic"
+    stem: Literal["imagenet", "small"] = "imagenet"  # small: full resolution, for pictures of some 32 pixels
+    zero_init_residual: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "layout", checked_layout(self.layout))
+
+    @property
+    def depth(self) -> int:
+        """Residual blocks in all."""
+        return sum(self.layout)
+
+    def build(self) -> ResNet:
+        return ResNet(self)
+
+
+def checked_layout(layout: Any) -> tuple[int, ...]:
+    if not isinstance(layout, Iterable) or isinstance(layout, str) or len(counts := tuple(layout)) != len(WIDTHS):
+        raise ValueError(f"layout must be four numbers of blocks, one per stage, as in (2, 2, 2, 2); got {layout!r}")
+    counts = tuple(checked_int("each number in layout", count) for count in counts)
+    if sum(counts) > 1024:
+        raise ValueError(f"layout must have at most 1024 blocks in all, got {sum(counts)}")
+    return counts
+
+
+class ResNet(Backbone):
+    config: ResNetConfig
+
+    def __init__(self, config: ResNetConfig) -> None:
+        super().__init__(config)
+        finest = 1 if config.stem == "small" else 4
+        self.strides = tuple((finest << stage, finest << stage) for stage in range(len(WIDTHS)))
+        self.dims = tuple(width * EXPANSION[config.block] for width in WIDTHS)
+        net = torchvision_resnet(config)
+        self.stem = make_stem(config, net)
+        self.stages = nn.ModuleList([net.layer1, net.layer2, net.layer3, net.layer4])
+        self.head = classifier(self.dims[-1], config.num_classes)
+
+    def features(self, images: Float[Tensor, "b c y x"]) -> Features:
+        self.check_images(images, smallest=(1, 1))
+        x, maps = self.stem(images), []
+        for stage, stride in zip(self.stages, self.strides, strict=True):
+            x = stage(x)
+            maps.append(FeatureMap(x, stride))
+        return Features(rearrange(x, "b d y x -> b (y x) d"), (x.shape[2], x.shape[3]), 0, tuple(maps))
+
+    def pooled(self, features: Features) -> Float[Tensor, "b d"]:
+        return features.tokens.mean(dim=1)
+
+    def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
+        return {"class": self.head(self.pooled(features))}
+
+    def blocks(self) -> list[nn.Module]:
+        return [block for stage in self.stages for block in stage.children()]
+
+
+def torchvision_resnet(config: ResNetConfig) -> Any:
+    """torchvision's network, whose stem and stages become ours; its classifier is left behind."""
+    from torchvision.models import resnet  # here, since it takes a second that other families need not wait for
+
+    block = {"basic": resnet.BasicBlock, "bottleneck": resnet.Bottleneck}[config.block]
+    return resnet.ResNet(block, list(config.layout), num_classes=1, zero_init_residual=config.zero_init_residual)
+
+
+def make_stem(config: ResNetConfig, net: Any) -> nn.Sequential:
+    """torchvision's stem for any number of channels; the small one keeps the picture's resolution."""
+    size, stride = (3, 1) if config.stem == "small" else (7, 2)
+    conv = nn.Conv2d(config.num_channels, WIDTHS[0], size, stride=stride, padding=size // 2, bias=False)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    parts = {"conv": conv, "norm": net.bn1, "relu": net.relu}
+    if config.stem == "imagenet":
+        parts["pool"] = net.maxpool
+    return nn.Sequential(OrderedDict(parts))
+
+
+VARIANTS: dict[str, ResNetConfig] = {
+    "resnet18": ResNetConfig(layout=(2, 2, 2, 2)),
+    "resnet34": ResNetConfig(layout=(3, 4, 6, 3)),
+    "resnet50": ResNetConfig(layout=(3, 4, 6, 3), block="bottleneck"),
+    "resnet101": ResNetConfig(layout=(3, 4, 23, 3), block="bottleneck"),
+    "resnet152": ResNetConfig(layout=(3, 8, 36, 3), block="bottleneck"),
+}

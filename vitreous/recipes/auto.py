@@ -1,0 +1,143 @@
+"""Sane settings from nothing but the data: what to train, how long and how, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from vitreous.data.augment import Augment
+from vitreous.data.base import Dataset, Pictures, Pixels
+from vitreous.data.pictures import BadPicture
+from vitreous.data.sources import open_data
+from vitreous.models import find_config
+from vitreous.models.base import Config
+from vitreous.models.vit import ViTConfig
+from vitreous.recipes.base import DataConfig, Recipe
+from vitreous.spec import Size
+from vitreous.tasks.base import Task
+from vitreous.tasks.classify import Classify
+from vitreous.tasks.multilabel import MultiLabel
+from vitreous.train.config import TrainConfig
+
+SIDES = (32, 48, 64, 96, 128, 160, 224)
+
+
+@dataclass(frozen=True)
+class Choice:
+    setting: str
+    value: str
+    reason: str
+
+
+def choose(source: str, model: str = "", weights: str = "") -> tuple[Recipe, list[Choice]]:
+    """A recipe for this data, and why."""
+    data = open_data(source).train
+    choices: list[Choice] = []
+    config = choose_model(data, model or (weights.split(".")[0] if is_public(weights) else ""), weights, choices)
+    train = choose_training(len(data), bool(weights), config, choices)
+    augment = choose_augmentation(data, config, bool(weights), choices)
+    task: Task = MultiLabel() if data.multi_label else Classify(smoothing=0.1)
+    reason = "pictures carry several labels" if data.multi_label else "each picture has one label"
+    choices.append(Choice("task", type(task).__name__, reason))
+    return Recipe(config, DataConfig(source), augment, task, train, weights), choices
+
+
+def is_public(weights: str) -> bool:
+    from vitreous.weights.published import PUBLISHED
+
+    return weights in PUBLISHED
+
+
+def choose_model(data: Dataset, model: str, weights: str, choices: list[Choice]) -> Config:
+    typical = typical_side(data)
+    if weights:
+        config = find_config(model or "vit_tiny_16")
+        choices.append(Choice("model", model or "vit_tiny_16", f"starts from {weights}"))
+        return with_size(config, None, choices, "the size its weights were trained at")
+    side = max([s for s in SIDES if s <= typical], default=SIDES[0])
+    if model:
+        config = find_config(model)
+        choices.append(Choice("model", model, "as asked"))
+        config = with_size(config, (side, side), choices, f"pictures are typically {typical} pixels")
+        return smaller_patches(config, choices)
+    patch = 8 if side <= 128 else 16
+    choices.append(Choice("model", "small ViT, residual stem", "from scratch, early convolutions learn much faster"))
+    config = ViTConfig(
+        patch_size=(patch, patch),
+        stem="residual",
+        dim=192,
+        depth=4,
+        num_heads=4,
+        mlp_ratio=2.0,
+        class_token=False,
+        pool="mean",
+        init="deit",
+    )
+    return with_size(config, (side, side), choices, f"pictures are typically {typical} pixels")
+
+
+def with_size(config: Config, size: Size | None, choices: list[Choice], reason: str) -> Config:
+    size = size or config.image_size
+    choices.append(Choice("image size", f"{size[0]}×{size[1]} pixels", reason))
+    return config.override(image_size=size)
+
+
+def smaller_patches(config: Config, choices: list[Choice]) -> Config:
+    """Patches so that there are about 8 × 8 of them at least."""
+    if not isinstance(config, ViTConfig):
+        return config
+    side = min(config.image_size)
+    patch = config.patch_size[0]
+    while patch > 2 and side // patch < 8:
+        patch //= 2
+    if patch != config.patch_size[0]:
+        choices.append(Choice("patch size", f"{patch}×{patch} pixels", "larger ones would leave fewer than 64 tokens"))
+    return config.override(patch_size=patch)
+
+
+def typical_side(data: Dataset, sample: int = 64) -> int:
+    """The median of the shorter sides."""
+    if isinstance(data, Pixels):
+        return min(data.image_size)
+    assert isinstance(data, Pictures)
+    sides = []
+    for index in np.linspace(0, len(data) - 1, min(sample, len(data))).astype(int):
+        try:
+            sides.append(min(data.picture(int(index)).size))
+        except BadPicture:
+            continue
+    if not sides:
+        raise ValueError("none of the pictures looked at could be read; vitreous data inspect says why")
+    return int(np.median(sides))
+
+
+def choose_training(number: int, pretrained: bool, config: Config, choices: list[Choice]) -> TrainConfig:
+    batch = 128 if number >= 10_000 else 64 if number >= 2_000 else 32
+    choices.append(Choice("batch", f"{batch} pictures", f"{number:,} pictures to learn from"))
+    seen = 60_000 if pretrained else 600_000
+    epochs = float(np.clip(round(seen / number), 3, 30 if pretrained else 100))
+    choices.append(Choice("length", f"{epochs:g} epochs", f"about {min(seen, number * epochs):,.0f} pictures seen"))
+    common = TrainConfig(batch_size=batch, epochs=epochs, warmup=0.1, ema=0.99)
+    if pretrained:
+        lr = 5e-4 * batch / 128
+        choices.append(Choice("rate", f"{lr:.1e}, layer decay 0.75", "fine-tuning: early layers change least"))
+        return replace(common, lr=lr, layer_decay=0.75)
+    choices.append(Choice("optimiser", "Muon, with AdamW for what is no matrix", "learns fastest on small budgets"))
+    return replace(common, optimiser="muon", lr=2e-3, muon_lr=0.02)
+
+
+def choose_augmentation(data: Dataset, config: Config, pretrained: bool, choices: list[Choice]) -> Augment:
+    same = isinstance(data, Pixels) and data.image_size == config.image_size and min(data.image_size) <= 64
+    if same:
+        pad = max(1, min(config.image_size) // 8)
+        choices.append(Choice("crops", f"shifted by up to {pad} pixels", "pictures have the model's size already"))
+        return Augment(crop="pad", pad=pad, flip_rate=flips(choices))
+    scale = (0.5, 1.0) if pretrained or len(data) < 10_000 else (0.25, 1.0)
+    choices.append(Choice("crops", f"{scale[0]:.0%} to all of the picture", "any part shows what it is"))
+    return Augment(crop="resized", crop_scale=scale, flip_rate=flips(choices))
+
+
+def flips(choices: list[Choice]) -> float:
+    choices.append(Choice("mirroring", "half of the pictures", "set --augment.flip-rate 0 where left and right differ"))
+    return 0.5

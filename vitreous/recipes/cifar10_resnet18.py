@@ -1,0 +1,17 @@
+"""CIFAR-10 with torchvision's ResNet-18, its stem changed for 32 pixels: the large network to compare with.
+
+vitreous train cifar10_resnet18 --data FOLDER/WITH/CIFAR
+"""
+
+from dataclasses import replace
+
+from vitreous.models import find_config
+from vitreous.recipes.cifar10_vit import recipe as vit
+
+recipe = replace(
+    vit,
+    model=find_config("resnet18").override(image_size=32, stem="small"),
+    train=replace(
+        vit.train, epochs=2, optimiser="sgd", lr=0.1, weight_decay=5e-4, schedule="cosine", warmup=0.2, clip=0.0
+    ),
+)

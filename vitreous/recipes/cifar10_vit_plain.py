@@ -1,0 +1,24 @@
+"""CIFAR-10 with a plain ViT on patches of 4 pixels: what the same budget gives without convolutions.
+
+vitreous train cifar10_vit_plain --data FOLDER/WITH/CIFAR
+"""
+
+from dataclasses import replace
+
+from vitreous.models.vit import ViTConfig
+from vitreous.recipes.cifar10_vit import recipe as with_stem
+
+recipe = replace(
+    with_stem,
+    model=ViTConfig(
+        image_size=(32, 32),
+        patch_size=(4, 4),
+        dim=128,
+        depth=6,
+        num_heads=4,
+        mlp_ratio=2.0,
+        class_token=False,
+        pool="mean",
+        init="deit",
+    ),
+)

@@ -1,0 +1,126 @@
+"""Settings that are known to fail, found before the hours are spent."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from vitreous.data.base import Dataset, Pixels
+from vitreous.data.folder import Files
+from vitreous.recipes.base import Materials, Recipe
+
+FEWEST_TOKENS = 16
+HASHED_PICTURES = 20_000
+
+
+@dataclass(frozen=True)
+class Finding:
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.remedy}"
+
+
+def examine(recipe: Recipe, materials: Materials) -> list[Finding]:
+    """Everything that looks wrong, most telling first."""
+    return [finding for check in CHECKS for finding in check(recipe, materials)]
+
+
+def too_few_tokens(recipe: Recipe, materials: Materials) -> Iterator[Finding]:
+    (stride_y, stride_x), (height, width) = materials.model.strides[0], recipe.model.image_size
+    tokens = -(-height // stride_y) * -(-width // stride_x)
+    if tokens < FEWEST_TOKENS:
+        side = max(1, min(height, width) // 8)
+        yield Finding(
+            f"{height}×{width} pixels in patches of {stride_y}×{stride_x} leave {tokens} tokens: "
+            "the model hardly sees where anything is",
+            f"use --model.patch-size {side} {side} or larger images",
+        )
+
+
+def no_warmup(recipe: Recipe, materials: Materials) -> Iterator[Finding]:
+    if recipe.train.warmup == 0 and recipe.train.optimiser != "sgd" and recipe.train.freeze_blocks != -1:
+        yield Finding(
+            "no warm-up: transformers often diverge, or end worse, when they start at the full rate",
+            "use --train.warmup 0.05",
+        )
+
+
+def rate_too_high(recipe: Recipe, materials: Materials) -> Iterator[Finding]:
+    config = recipe.train
+    if config.optimiser == "sgd" or config.freeze_blocks == -1:
+        return
+    if recipe.weights and config.lr > 1e-3 * config.batch_size / 256 * 2:
+        yield Finding(
+            f"a rate of {config.lr:g} for a batch of {config.batch_size} soon overwrites what the weights know",
+            f"fine-tune with --train.lr {1e-3 * config.batch_size / 256:.2g} and --train.layer-decay 0.75",
+        )
+    elif config.lr > 1e-2:
+        yield Finding(f"a rate of {config.lr:g} makes AdamW diverge", "use --train.lr 1e-3")
+
+
+def odd_normalisation(recipe: Recipe, materials: Materials) -> Iterator[Finding]:
+    data, own = materials.train, materials.model.spec.preprocess
+    if not isinstance(data, Pixels) or data.num_channels != own.num_channels:
+        return
+    indices = np.linspace(0, len(data) - 1, min(500, len(data))).astype(np.int64)
+    pixels = data.pixels(indices).astype(np.float64) / 255
+    values = (pixels - np.array(own.mean)[:, None, None]) / np.array(own.std)[:, None, None]
+    mean, std = values.mean(), values.std()
+    if abs(mean) > 1.5 or not 0.2 < std < 5:
+        yield Finding(
+            f"after normalisation the pictures have mean {mean:.2f} and deviation {std:.2f}, "
+            "far from the 0 and 1 that models expect",
+            "check that mean and std are shares of 1 and belong to this data",
+        )
+
+
+def too_few_steps(recipe: Recipe, materials: Materials) -> Iterator[Finding]:
+    config = recipe.train
+    steps = config.steps or config.epochs * max(1, len(materials.train) // config.batch_size)
+    if config.ema and steps < 3 / (1 - config.ema):
+        yield Finding(
+            f"an average that keeps {config.ema:g} of itself needs some {3 / (1 - config.ema):,.0f} steps to forget "
+            f"the beginning, and there are {steps:,.0f}",
+            "lower --train.ema or train longer",
+        )
+
+
+def shared_pictures(recipe: Recipe, materials: Materials) -> Iterator[Finding]:
+    if materials.valid is None:
+        yield Finding("there is no validation set, so nothing tells whether it learns", "use --data.valid-share 0.1")
+        return
+    number = len(fingerprints(materials.train) & fingerprints(materials.valid))
+    if number:
+        yield Finding(
+            f"{number:,} validation pictures are in the training set too, so the accuracy will flatter",
+            "vitreous data inspect lists them; remove one of each",
+        )
+
+
+def fingerprints(data: Dataset) -> set[bytes]:
+    """Digests of pictures, or of files; of a very large set only the first, and of drawn scenes none."""
+    indices = np.arange(min(len(data), HASHED_PICTURES))
+    if isinstance(data, Files):
+        return {digest(data.paths[index].read_bytes()) for index in indices if data.paths[index].is_file()}
+    if isinstance(data, Pixels) and hasattr(data, "images"):
+        return {digest(data.pixels(indices[start : start + 1]).tobytes()) for start in range(len(indices))}
+    return set()
+
+
+def digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+CHECKS: tuple[Callable[[Recipe, Materials], Iterator[Finding]], ...] = (
+    too_few_tokens,
+    rate_too_high,
+    no_warmup,
+    odd_normalisation,
+    too_few_steps,
+    shared_pictures,
+)

@@ -1,0 +1,22 @@
+"""ImageNet-1k with ViT-B/16, as the documents have it: AdamW at 1e-3, decay 0.05, batch 4096, 300 epochs.
+
+    torchrun --nproc-per-node 8 -m vitreous train imagenet_vit --data imagenet/
+
+For a machine with GPUs; never run to its end by us. The augmentation is DeiT's.
+"""
+
+from vitreous.data.augment import Augment
+from vitreous.models import find_config
+from vitreous.recipes.base import DataConfig, Recipe
+from vitreous.tasks.classify import Classify
+from vitreous.train.config import TrainConfig
+
+recipe = Recipe(
+    model=find_config("vit_base_16").override(drop_path_rate=0.1, init="deit"),
+    data=DataConfig("imagenet", memory="no"),
+    augment=Augment(crop="resized", crop_scale=(0.08, 1.0), randaugment_ops=2, erase_rate=0.25, mixup=0.8, cutmix=1.0),
+    task=Classify(smoothing=0.1),
+    train=TrainConfig(
+        epochs=300, batch_size=4096, lr=1e-3, weight_decay=0.05, warmup=10 / 300, clip=1.0, ema=0.9999, compile=True
+    ),
+)

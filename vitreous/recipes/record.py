@@ -1,0 +1,89 @@
+"""What a finished run leaves in its folder beside the model: numbers, predictions, mistakes, a report."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitreous.data.base import Dataset
+from vitreous.data.loader import EvaluationLoader
+from vitreous.explain.figures import looked_at
+from vitreous.explain.report import write_report
+from vitreous.explain.trace import record
+from vitreous.models.base import Backbone
+from vitreous.recipes.base import Materials, Recipe, commit
+from vitreous.train.loop import Outcome
+from vitreous.train.parallel import World
+from vitreous.weights.files import write_atomically
+from vitreous.weights.load import load
+
+SHOWN_MISTAKES = 12
+
+
+def write_record(folder: Path, outcome: Outcome, materials: Materials, recipe: Recipe, world: World) -> None:
+    result = {
+        "metrics": outcome.metrics,
+        "steps": outcome.steps,
+        "images": outcome.images,
+        "seconds": round(outcome.seconds, 1),
+        "images_per_second": round(outcome.images / max(outcome.seconds, 1e-9), 1),
+        "parameters": sum(parameter.numel() for parameter in materials.model.parameters()),
+        "train_pictures": len(materials.train),
+        "valid_pictures": len(outcome.logits),
+        "unreadable": outcome.unreadable,
+        "seed": recipe.train.seed,
+        "threads": torch.get_num_threads(),
+        "processes": world.size,
+        "device": world.device,
+        "torch": torch.__version__,
+        "commit": commit(),
+    }
+    write_atomically(folder / "result.json", json.dumps(result, indent=1).encode())
+    write_atomically(folder / "classes.json", json.dumps(list(materials.train.classes)).encode())
+    if materials.valid is not None:
+        write_arrays(
+            folder / "predictions.npz",
+            {"logits": outcome.logits, "targets": outcome.targets, "indices": outcome.indices},
+        )
+        if not materials.valid.multi_label:
+            model = load(folder / "model.safetensors").eval()
+            write_arrays(folder / "mistakes.npz", worst_mistakes(model, materials.valid, outcome))
+    write_report(folder)
+
+
+def write_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    write_atomically(path, buffer.getvalue())
+
+
+def worst_mistakes(model: Backbone, valid: Dataset, outcome: Outcome) -> dict[str, NDArray[Any]]:
+    """The wrong answers the model was surest of, with what its last attention looked at."""
+    odds = torch.from_numpy(outcome.logits).softmax(1).numpy()
+    true, answer = outcome.targets.argmax(1), odds.argmax(1)
+    sureness = np.where(answer == true, -1.0, odds.max(1))
+    worst = np.argsort(-sureness)[: min(SHOWN_MISTAKES, int((sureness >= 0).sum()))]
+    arrays = {"true": true[worst], "predicted": answer[worst], "probability": odds.max(1)[worst]}
+    if not len(worst):
+        return arrays
+    loader = EvaluationLoader(valid, model.spec.preprocess)
+    images = torch.cat([batch.images for _, batch in loader.part(outcome.indices[worst])])
+    with torch.inference_mode(), record(model) as trace:
+        model(images)
+    if len(trace):
+        arrays["attention"] = looked_at(trace[list(trace)[-1]]).numpy()
+    return arrays | {"images": as_bytes(images, model)}
+
+
+def as_bytes(images: torch.Tensor, model: Backbone) -> NDArray[np.uint8]:
+    """Normalised images back as pictures (b, 3, y, x)."""
+    own = model.spec.preprocess
+    mean, std = (torch.tensor(values)[:, None, None] for values in (own.mean, own.std))
+    pixels = ((images * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
+    return pixels.expand(-1, 3, -1, -1).numpy() if pixels.shape[1] == 1 else pixels[:, :3].numpy()

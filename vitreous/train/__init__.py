@@ -1,0 +1,1 @@
+"""How to learn: the loop and its parts. Nothing here knows a concrete model or task."""

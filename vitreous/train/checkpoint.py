@@ -1,0 +1,154 @@
+"""Checkpoints that are whole or not there, and the newest whole one found again.
+
+A checkpoint is its tensors (``step-00000500.safetensors``, or with sharded training a folder that
+``torch.distributed.checkpoint`` writes) and a small JSON of the same name, written last, that holds sizes and digests.
+Without its JSON a checkpoint does not count; with a wrong digest it is passed over for the one before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load as load_shards
+from torch.distributed.checkpoint.state_dict_saver import save as save_shards
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from vitreous.train.parallel import World
+from vitreous.weights.files import write_atomically
+
+State = dict[str, Tensor]
+
+
+class Checkpoints:
+    def __init__(self, folder: Path, *, keep: int, world: World) -> None:
+        self.folder, self.keep, self.world = folder, keep, world
+        #: What was wrong with those that were passed over, in words.
+        self.complaints: list[str] = []
+
+    def save(self, step: int, state: State) -> Path | None:
+        """The new checkpoint's description; None when it could not be written, with a complaint that says why."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = f"step-{step:08}"
+        sharded = any(isinstance(value, DTensor) for value in state.values())
+        try:
+            content = self.write_shards(name, state) if sharded else self.write_file(name, state)
+            self.world.wait()
+            if self.world.is_main:
+                files = [describe(path, self.folder) for path in content]
+                about = {"step": step, "processes": self.world.size, "files": files}
+                write_atomically(self.folder / f"{name}.json", json.dumps(about, indent=1).encode())
+                self.forget_old()
+        except OSError as error:
+            self.complaints.append(f"the checkpoint of step {step} could not be written ({error.strerror or error})")
+            return None
+        self.world.wait()
+        return self.folder / f"{name}.json"
+
+    def write_file(self, name: str, state: State) -> list[Path]:
+        path = self.folder / f"{name}.safetensors"
+        if self.world.is_main:
+            tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
+            write_atomically(path, to_bytes(tensors))
+        return [path]
+
+    def write_shards(self, name: str, state: State) -> list[Path]:
+        path = self.folder / name
+        if self.world.is_main and path.exists():
+            shutil.rmtree(path)
+        self.world.wait()
+        save_shards(dict(state), checkpoint_id=str(path))
+        return sorted(path.iterdir())
+
+    def forget_old(self) -> None:
+        """Keep the newest; take away the others and what was never finished."""
+        kept = {path.stem for path in sorted(self.folder.glob("step-*.json"))[-self.keep :]}
+        for path in self.folder.iterdir():
+            if path.name.lstrip(".").split(".")[0] not in kept and path.name.lstrip(".").startswith("step-"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def newest(self) -> Path | None:
+        """The description of the newest checkpoint that is whole; complaints say what was passed over."""
+        for path in sorted(self.folder.glob("step-*.json"), reverse=True):
+            if problem := self.problem(path):
+                self.complaints.append(f"{path.stem} is passed over: {problem}")
+            else:
+                return path
+        return None
+
+    def problem(self, path: Path) -> str | None:
+        try:
+            for file in json.loads(path.read_bytes())["files"]:
+                if describe(self.folder / file["name"], self.folder) != file:
+                    return f"{file['name']} is damaged"
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return f"it cannot be read ({error})"
+        return None
+
+    def load(self, path: Path, wanted: Mapping[str, Tensor]) -> int:
+        """Fill the wanted tensors in place, however many processes wrote them; returns the step."""
+        about = json.loads(path.read_bytes())
+        sharded = path.with_suffix("")
+        if sharded.is_dir():
+            load_shards(dict(wanted), checkpoint_id=str(sharded), no_dist=self.world.size == 1)
+        else:
+            fill(wanted, load_file(path.with_suffix(".safetensors")))
+        return int(about["step"])
+
+    def contents(self, path: Path) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of what a checkpoint holds."""
+        sharded = path.with_suffix("")
+        if sharded.is_dir():
+            entries: dict[str, Any] = FileSystemReader(str(sharded)).read_metadata().state_dict_metadata
+            return {name: tuple(entry.size) for name, entry in entries.items()}
+        return {name: tuple(value.shape) for name, value in load_file(path.with_suffix(".safetensors")).items()}
+
+
+@torch.no_grad()
+def fill(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    for name, target in wanted.items():
+        value = found[name]
+        if isinstance(target, DTensor):
+            value = distribute_tensor(value.to(target.device), target.device_mesh, target.placements)
+        target.copy_(value)
+
+
+def describe(path: Path, below: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "blake2b").hexdigest()
+    return {"name": str(path.relative_to(below)), "bytes": path.stat().st_size, "blake2b": digest}
+
+
+def state_of(model: torch.nn.Module, average: Mapping[str, Tensor], optimisers: list[torch.optim.Optimizer]) -> State:
+    """Everything that a step changes, under flat names: weights, their average, what the optimisers remember."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    state = {f"model.{name}": value for name, value in model.state_dict().items()}
+    state |= {f"average.{name}": value for name, value in average.items()}
+    for optimiser in optimisers:
+        for parameter, values in optimiser.state.items():
+            state |= {f"optimiser.{names[id(parameter)]}.{field}": value for field, value in values.items()}
+    return state
+
+
+def remember(
+    model: torch.nn.Module, optimisers: list[torch.optim.Optimizer], contents: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Room for what the optimisers will be told to remember: they make it themselves only at their first step."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for optimiser in optimisers:
+        for group in optimiser.param_groups:
+            for parameter in group["params"]:
+                start = f"optimiser.{names[id(parameter)]}."
+                for name, shape in contents.items():
+                    if name.startswith(start) and "." not in (field := name.removeprefix(start)):
+                        same = shape == tuple(parameter.shape)
+                        optimiser.state[parameter][field] = torch.zeros_like(parameter) if same else torch.zeros(shape)

@@ -1,0 +1,125 @@
+"""One process or many: who we are among them, and how a model is spread over them.
+
+``torchrun`` says through the environment how many processes there are. Models know nothing of it: DDP wraps the whole,
+FSDP2 shards every block, found through ``model.blocks()``.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from vitreous.tasks.base import Heads
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all."""
+
+    rank: int = 0
+    size: int = 1
+    device: str = "cpu"
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def share(self, batch_size: int) -> slice:
+        """This process's rows of a global batch."""
+        if batch_size % self.size:
+            raise ValueError(
+                f"train.batch_size {batch_size} cannot be shared by {self.size} processes; choose a multiple of them"
+            )
+        each = batch_size // self.size
+        return slice(self.rank * each, (self.rank + 1) * each)
+
+    def anyone(self, flag: bool) -> bool:
+        """True on all as soon as it is true on one."""
+        if self.size == 1:
+            return flag
+        value = torch.tensor([float(flag)], device=self.device)
+        dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return bool(value.item())
+
+    def mean(self, value: Tensor) -> Tensor:
+        if self.size > 1:
+            value = value.detach().clone()
+            dist.all_reduce(value, op=dist.ReduceOp.SUM)
+            value /= self.size
+        return value
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Everybody's value, on all."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def wait(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+
+def join(device: str = "auto") -> World:
+    """The world that torchrun made, or a world of one."""
+    size, rank, local = (int(os.environ.get(name, default)) for name, default in ENVIRONMENT)
+    chosen = choose_device(device, local)
+    if size > 1 and not dist.is_initialized():
+        if chosen.startswith("cuda"):
+            torch.cuda.set_device(torch.device(chosen))
+        dist.init_process_group("nccl" if chosen.startswith("cuda") else "gloo")
+    return World(rank, size, chosen) if size > 1 else World(device=chosen)
+
+
+ENVIRONMENT = (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0"))
+
+
+def leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def choose_device(device: str, local_rank: int) -> str:
+    if device != "auto":
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"train.device {device!r} cannot be used here ({reason}); 'auto' chooses one") from None
+        return device
+    if torch.cuda.is_available():
+        return f"cuda:{local_rank}"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def spread(heads: Heads, world: World, kind: Literal["ddp", "fsdp"]) -> nn.Module:
+    """The model as the loop calls it. FSDP2 replaces the parameters in place, so optimisers are made afterwards."""
+    if world.size == 1 and kind == "ddp":
+        return heads
+    if kind == "ddp":
+        from torch.nn.parallel import DistributedDataParallel
+
+        on_gpu = world.device.startswith("cuda")
+        return DistributedDataParallel(heads, device_ids=[torch.device(world.device)] if on_gpu else None)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    if world.size == 1:
+        raise ValueError("train.parallel fsdp needs several processes: start with torchrun --nproc-per-node 2 …")
+    mesh = init_device_mesh(world.device.split(":")[0], (world.size,))
+    for block in heads.model.blocks():
+        fully_shard(block, mesh=mesh)
+    fully_shard(heads, mesh=mesh)
+    return heads
+
+
+def whole(value: Tensor) -> Tensor:
+    """A tensor's full value, gathered from all processes when it is sharded."""
+    gather = getattr(value, "full_tensor", None)
+    return gather() if gather is not None else value
