@@ -65,10 +65,10 @@ def test_errors_come_before_the_work(photos, options, message):
 
 def test_places_that_cannot_be_written_to(photos, tmp_path):
     (tmp_path / "taken").write_text("a file, not a folder")
-    with pytest.raises(ValueError, match="cannot pack into .*taken: File exists"):
+    with pytest.raises(ValueError, match=r"cannot pack into .*taken: File exists"):
         pack(str(photos), tmp_path / "taken")
     (tmp_path / "sheet.png").mkdir()
-    with pytest.raises(ValueError, match="cannot write .*sheet.png: Is a directory"):
+    with pytest.raises(ValueError, match=r"cannot write .*sheet.png: Is a directory"):
         inspect(str(photos), tmp_path / "sheet.png")
 
 

@@ -28,7 +28,7 @@ SHOWN_MISTAKES = 12
 
 def write_record(folder: Path, outcome: Outcome, materials: Materials, recipe: Recipe, world: World) -> None:
     result = {
-        "metrics": outcome.metrics,
+        **outcome.metrics,
         "steps": outcome.steps,
         "images": outcome.images,
         "seconds": round(outcome.seconds, 1),

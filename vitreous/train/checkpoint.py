@@ -35,7 +35,7 @@ class Checkpoints:
         #: What was wrong with those that were passed over, in words.
         self.complaints: list[str] = []
 
-    def save(self, step: int, state: State) -> Path | None:
+    def save(self, step: int, state: State, *, seconds: float = 0.0) -> Path | None:
         """The new checkpoint's description; None when it could not be written, with a complaint that says why."""
         self.folder.mkdir(parents=True, exist_ok=True)
         name = f"step-{step:08}"
@@ -45,7 +45,7 @@ class Checkpoints:
             self.world.wait()
             if self.world.is_main:
                 files = [describe(path, self.folder) for path in content]
-                about = {"step": step, "processes": self.world.size, "files": files}
+                about = {"step": step, "seconds": seconds, "processes": self.world.size, "files": files}
                 write_atomically(self.folder / f"{name}.json", json.dumps(about, indent=1).encode())
                 self.forget_old()
         except OSError as error:
@@ -94,15 +94,15 @@ class Checkpoints:
             return f"it cannot be read ({error})"
         return None
 
-    def load(self, path: Path, wanted: Mapping[str, Tensor]) -> int:
-        """Fill the wanted tensors in place, however many processes wrote them; returns the step."""
+    def load(self, path: Path, wanted: Mapping[str, Tensor]) -> tuple[int, float]:
+        """Fill the wanted tensors in place, however many processes wrote them; returns step and seconds so far."""
         about = json.loads(path.read_bytes())
         sharded = path.with_suffix("")
         if sharded.is_dir():
             load_shards(dict(wanted), checkpoint_id=str(sharded), no_dist=self.world.size == 1)
         else:
             fill(wanted, load_file(path.with_suffix(".safetensors")))
-        return int(about["step"])
+        return int(about["step"]), float(about["seconds"])
 
     def contents(self, path: Path) -> dict[str, tuple[int, ...]]:
         """Names and shapes of what a checkpoint holds."""

@@ -6,6 +6,7 @@ anywhere therefore reaches the same weights when it is resumed, on the same mach
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Iterator
@@ -91,7 +92,8 @@ class Trainer:
         self.apply_from_outside()
         self.average = Average(self.model, config.ema) if config.ema else None
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=config.keep, world=world)
-        self.best: float | None = None
+        self.best = -math.inf
+        self.begin = time.monotonic()
         self.stop_asked = False
 
     def apply_from_outside(self) -> None:
@@ -111,8 +113,8 @@ class Trainer:
     # One run
 
     def fit(self, *, resume: bool = False) -> Outcome:
-        start = self.restore() if resume else 0
-        begin = time.monotonic()
+        start, seconds = self.restore() if resume else (0, 0.0)
+        self.begin = time.monotonic() - seconds
         with RunLog(self.folder, total=self.total, start=start, shown=self.world.is_main) as log, self.stoppable():
             for complaint in self.checkpoints.complaints:
                 log.say(f"[yellow]{complaint}[/yellow]")
@@ -121,7 +123,7 @@ class Trainer:
                 self.step(step, batch.to(self.world.device), meter)
                 self.after_step(step + 1, log, meter)
             outcome = self.evaluate_and_keep(self.total, log, final=True)
-        seconds = time.monotonic() - begin
+        seconds = time.monotonic() - self.begin
         return Outcome(steps=self.total, images=self.total * self.loader.batch_size, seconds=seconds, **outcome)
 
     def step(self, step: int, batch: Batch, meter: Meter) -> None:
@@ -201,18 +203,19 @@ class Trainer:
 
     def keep(self, done: int, log: RunLog) -> None:
         before = len(self.checkpoints.complaints)
-        self.checkpoints.save(done, self.state())
+        self.checkpoints.save(done, self.state(), seconds=time.monotonic() - self.begin)
         for complaint in self.checkpoints.complaints[before:]:
             log.say(f"[yellow]{complaint}; training goes on[/yellow]")
 
     def state(self) -> dict[str, Tensor]:
         state = state_of(self.model, self.average.values if self.average else {}, self.optimisers)
-        return state | {"best": torch.tensor(float("nan") if self.best is None else self.best, dtype=torch.float64)}
+        return state | {"best": torch.tensor(self.best, dtype=torch.float64)}
 
-    def restore(self) -> int:
+    def restore(self) -> tuple[int, float]:
+        """Everything as it was after the newest whole checkpoint; the step and the seconds spent until then."""
         newest = self.checkpoints.newest()
         if newest is None:
-            return 0
+            return 0, 0.0
         contents = self.checkpoints.contents(newest)
         remember(self.model, self.optimisers, contents)
         wanted = self.state()
@@ -221,10 +224,9 @@ class Trainer:
                 f"{newest.stem} belongs to another configuration: {different[0]} and {len(different) - 1} more differ; "
                 "resume with the settings the run was started with"
             )
-        done = self.checkpoints.load(newest, wanted)
-        best = wanted["best"].item()
-        self.best = None if np.isnan(best) else best
-        return done
+        done, seconds = self.checkpoints.load(newest, wanted)
+        self.best = wanted["best"].item()
+        return done, seconds
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
@@ -259,8 +261,8 @@ class Trainer:
             name, score = next(iter(metrics.items()))
             log.write("valid", done, metrics)
             log.say(f"step {done:,}: {name} {score:.1%} on {len(logits):,} validation pictures")
-            if self.best is None or score >= self.best:
-                self.best = score
+            if score >= self.best or not (self.folder / "model.safetensors").exists():
+                self.best = max(self.best, -math.inf if math.isnan(score) else score)
                 self.save_model()
             elif final:
                 log.say(f"an earlier model was better; it is the one that is kept and reported, with {self.best:.1%}")

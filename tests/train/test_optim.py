@@ -1,0 +1,153 @@
+"""Which parameters learn, how fast, and with how much decay."""
+
+import pytest
+import torch
+from torch import nn
+
+import vitreous as vt
+from vitreous.train.config import TrainConfig
+from vitreous.train.ema import Average
+from vitreous.train.muon import Muon, orthogonal
+from vitreous.train.optim import freeze, optimisers, rest, roles, set_rate
+
+
+def small(**options):
+    settings = {"image_size": 32, "patch_size": 8, "dim": 32, "depth": 3, "num_heads": 2, "num_classes": 5}
+    return vt.create_model("vit_tiny_16", **(settings | options))
+
+
+def groups_of(model, **settings):
+    """name → (learning rate, weight decay)"""
+    names = {id(p): name for name, p in model.named_parameters()}
+    made = optimisers(model, TrainConfig(**settings), fused=False)
+    return {
+        names[id(p)]: (group["lr"], group["weight_decay"], type(optimiser).__name__)
+        for optimiser in made
+        for group in optimiser.param_groups
+        for p in group["params"]
+    }
+
+
+def test_only_matrices_decay():
+    model = small(num_registers=2, layer_scale=0.1)
+    decays = {name for name, (_, decay, _) in groups_of(model, weight_decay=0.1).items() if decay}
+    expected = {name for name, p in model.named_parameters() if p.ndim > 1 and name.endswith("weight")}
+    assert decays == expected
+    assert "class_token" not in decays
+    assert not any("position" in name for name in decays)
+
+
+def test_layer_decay_by_hand():
+    found = groups_of(small(), lr=1.0, layer_decay=0.5)
+    assert found["head.weight"][0] == found["norm.weight"][0] == 1.0
+    assert found["layers.2.mlp.fc1.weight"][0] == 0.5
+    assert found["layers.0.mlp.fc1.weight"][0] == 0.125
+    assert found["stem.proj.weight"][0] == found["class_token"][0] == 0.0625
+
+
+def test_every_parameter_is_in_one_group():
+    model = small()
+    assert groups_of(model).keys() == dict(model.named_parameters()).keys()
+
+
+def test_muon_takes_the_inner_matrices():
+    kinds = {name: kind for name, (_, _, kind) in groups_of(small(), optimiser="muon").items()}
+    assert kinds["layers.1.mlp.fc1.weight"] == "Muon"
+    assert kinds["head.weight"] == kinds["stem.proj.weight"] == kinds["norm.bias"] == "AdamW"
+
+
+def test_muon_reads_convolutions_as_matrices():
+    model = small(stem="residual")
+    kinds = {name: kind for name, (_, _, kind) in groups_of(model, optimiser="muon").items()}
+    assert kinds["stem.stages.1.widen.weight"] == "Muon"
+    assert kinds["stem.stages.0.widen.weight"] == "AdamW", "it sees pixels"
+
+
+@pytest.mark.parametrize("shape", [(16, 48), (48, 16), (8, 4, 3, 3)])
+def test_orthogonal_makes_singular_values_about_one(shape):
+    values = torch.linalg.svdvals(orthogonal(torch.randn(shape)).flatten(1))
+    assert values.min() > 0.5
+    assert values.max() < 1.3
+
+
+def test_a_step_of_muon_by_hand():
+    weight = nn.Parameter(torch.randn(6, 4))
+    gradient = torch.randn(6, 4)
+    before = weight.detach().clone()
+    weight.grad = gradient.clone()
+    Muon([{"params": [weight]}], lr=0.1, weight_decay=0.5).step()
+    update = orthogonal(0.05 * gradient + 0.95 * (0.05 * gradient))
+    expected = before * (1 - 0.1 * 0.5) - 0.1 * (6 / 4) ** 0.5 * update
+    torch.testing.assert_close(weight.detach(), expected)
+
+
+def test_the_rate_scales_every_group():
+    made = optimisers(small(), TrainConfig(lr=1.0, layer_decay=0.5), fused=False)
+    set_rate(made, 0.1)
+    rates = {round(group["lr"], 6) for optimiser in made for group in optimiser.param_groups}
+    assert rates == {0.1, 0.05, 0.025, 0.0125, 0.00625}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "learning"),
+    [
+        (0, {"stem", "class_token", "position", "layers.0", "layers.1", "layers.2", "norm", "head"}),
+        (2, {"layers.2", "norm", "head"}),
+        (-1, {"head"}),
+    ],
+)
+def test_freezing(blocks, learning):
+    model = small()
+    freeze(model, blocks)
+    parts = {
+        ".".join(name.split(".")[: 2 if name.startswith("layers") else 1])
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    }
+    assert parts == learning
+
+
+def test_frozen_norms_keep_their_statistics():
+    model = small(stem="residual")
+    freeze(model, -1)
+    model.train()
+    rest(model)
+    before = model.stem.stages[0].norm1.running_mean.clone()
+    model(torch.randn(4, 3, 32, 32) + 5)
+    assert torch.equal(before, model.stem.stages[0].norm1.running_mean)
+
+
+def test_too_many_frozen_blocks_are_an_error():
+    with pytest.raises(ValueError, match="the model has 3 blocks"):
+        freeze(small(), 4)
+
+
+def test_roles_follow_the_order_of_the_network():
+    depths = {name: role.depth for name, role in roles(small()).items()}
+    assert depths["stem.proj.weight"] == 0
+    assert depths["layers.0.norm1.weight"] == 1
+    assert depths["norm.weight"] == depths["head.bias"] == 4
+
+
+def test_the_average_by_hand_and_worn():
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    average = Average(model, 0.9)
+    expected = 0.0
+    for step in range(30):
+        nn.init.constant_(model.weight, step + 1.0)
+        average.update(model, step)
+        keep = min(0.9, (1 + step) / (10 + step))
+        expected = keep * expected + (1 - keep) * (step + 1)
+    assert average.values["weight"].item() == pytest.approx(expected, rel=1e-5)
+    with average.worn_by(model):
+        assert model.weight.item() == pytest.approx(expected, rel=1e-5)
+    assert model.weight.item() == 30
+
+
+def test_the_average_copies_counters():
+    model = nn.BatchNorm2d(2)
+    average = Average(model, 0.9)
+    model(torch.randn(3, 2, 4, 4))
+    average.update(model, 0)
+    assert average.values["num_batches_tracked"].item() == 1
