@@ -21,6 +21,9 @@ EVERYTHING = {
     "plan",
     "explain",
     "deploy",
+    "tasks",
+    "train",
+    "evaluate",
     "recipes",
     "cli",
     "__version__",
@@ -31,11 +34,15 @@ MAY_IMPORT = {
     "models": {"layers"},
     "weights": {"models", "layers"},
     "cost": {"models", "layers"},
-    "explain": {"layers", "models", "weights", "data"},
+    "tasks": {"models", "layers", "weights"},
+    "train": {"models", "tasks", "data", "weights"},
+    "evaluate": {"models", "tasks", "data", "weights"},
+    "explain": {"layers", "models", "weights", "data", "tasks"},
     "plan": {"cost", "models"},
     "deploy": {"models", "weights", "data"},
     "recipes": EVERYTHING,
     "cli": EVERYTHING,
+    "__main__": {"cli"},
 }
 OPEN_TO_ALL = {"spec", "machine"}
 

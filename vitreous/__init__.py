@@ -14,13 +14,21 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from vitreous.cost import Cost, cost
+    from vitreous.data.augment import Augment
     from vitreous.data.shapes import Shapes
+    from vitreous.data.sources import open_data
     from vitreous.data.transforms import transforms
     from vitreous.deploy.predictor import Prediction, Predictor
+    from vitreous.evaluate import Evaluation, evaluate
     from vitreous.explain.trace import Trace, record
     from vitreous.models import create_model, list_models
     from vitreous.models.base import Backbone, Config, FeatureMap, Features
-    from vitreous.spec import Labels, Preprocess, Spec
+    from vitreous.recipes.base import DataConfig, Recipe, train
+    from vitreous.spec import Batch, Labels, Preprocess, Spec
+    from vitreous.tasks.classify import Classify
+    from vitreous.tasks.distill import Distill
+    from vitreous.tasks.multilabel import MultiLabel
+    from vitreous.train.config import TrainConfig
     from vitreous.weights.files import save
     from vitreous.weights.load import LoadReport, load, load_weights
     from vitreous.weights.published import list_weights
@@ -28,10 +36,14 @@ if TYPE_CHECKING:
 _HOME = {
     "Cost": "vitreous.cost",
     "cost": "vitreous.cost",
+    "Augment": "vitreous.data.augment",
     "Shapes": "vitreous.data.shapes",
+    "open_data": "vitreous.data.sources",
+    "transforms": "vitreous.data.transforms",
     "Prediction": "vitreous.deploy.predictor",
     "Predictor": "vitreous.deploy.predictor",
-    "transforms": "vitreous.data.transforms",
+    "Evaluation": "vitreous.evaluate",
+    "evaluate": "vitreous.evaluate",
     "Trace": "vitreous.explain.trace",
     "record": "vitreous.explain.trace",
     "create_model": "vitreous.models",
@@ -40,9 +52,17 @@ _HOME = {
     "Config": "vitreous.models.base",
     "FeatureMap": "vitreous.models.base",
     "Features": "vitreous.models.base",
+    "DataConfig": "vitreous.recipes.base",
+    "Recipe": "vitreous.recipes.base",
+    "train": "vitreous.recipes.base",
+    "Batch": "vitreous.spec",
     "Labels": "vitreous.spec",
     "Preprocess": "vitreous.spec",
     "Spec": "vitreous.spec",
+    "Classify": "vitreous.tasks.classify",
+    "Distill": "vitreous.tasks.distill",
+    "MultiLabel": "vitreous.tasks.multilabel",
+    "TrainConfig": "vitreous.train.config",
     "save": "vitreous.weights.files",
     "LoadReport": "vitreous.weights.load",
     "load": "vitreous.weights.load",

@@ -23,6 +23,13 @@ RECIPE = Recipe(
     ),
 )
 
+#: Nothing random inside the model, so that a batch may be divided between processes.
+PLAIN = replace(
+    RECIPE,
+    model=replace(RECIPE.model, drop_rate=0.0, drop_path_rate=0.0),
+    train=replace(RECIPE.train, steps=20),
+)
+
 
 def with_training(**changes):
     return replace(RECIPE, train=replace(RECIPE.train, **changes))

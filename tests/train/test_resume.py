@@ -194,4 +194,3 @@ def wait_for_a_step(folder, process):
 
 def latest(folder):
     return max((path.name for path in folder.glob("checkpoints/*.json")), default="")
-

@@ -11,9 +11,7 @@ def test_warmup_then_cosine_at_every_step():
     total, warmup = 1000, 100
     for step in range(total):
         expected = (
-            (step + 1) / warmup
-            if step < warmup
-            else 0.5 * (1 + math.cos(math.pi * (step - warmup) / (total - warmup)))
+            (step + 1) / warmup if step < warmup else 0.5 * (1 + math.cos(math.pi * (step - warmup) / (total - warmup)))
         )
         assert rate(step, total, warmup=warmup) == pytest.approx(expected, abs=1e-12)
 

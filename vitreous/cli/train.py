@@ -70,9 +70,6 @@ def with_options(recipe: Recipe, options: list[str], program: str) -> Recipe:
 
 
 def run(recipe: Recipe, output: Path, world: World, *, resume: bool, command: list[str]) -> None:
-    import os
-
-    resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     materials = prepare(recipe)
     if world.is_main:
         introduce(recipe, materials, output)

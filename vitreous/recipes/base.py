@@ -195,16 +195,19 @@ def remembered(data: Dataset, model: Backbone, memory: str) -> tuple[Dataset, li
     return arrays, notes
 
 
-def train(recipe: Recipe, output: str | os.PathLike[str] = "runs/latest", *, resume: bool = False) -> Outcome:
-    """Run a recipe. The folder gets everything; ``resume`` goes on from its newest whole checkpoint."""
-    folder = Path(output)
+def train(recipe: Recipe | str, output: str | os.PathLike[str] = "", *, resume: bool = False) -> Outcome:
+    """Run a recipe, given whole, by name or by path. The folder gets everything, runs/NAME when none is given.
+
+    ``resume`` goes on from the newest whole checkpoint there; a process restarted by torchrun does so by itself.
+    """
+    name = Path(recipe).stem if isinstance(recipe, str) else "latest"
+    recipe = find_recipe(recipe) if isinstance(recipe, str) else recipe
     world = join(recipe.train.device)
-    resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    materials = prepare(recipe)
-    return train_on(materials, recipe, folder, world, resume=resume)
+    return train_on(prepare(recipe), recipe, Path(output or f"runs/{name}"), world, resume=resume)
 
 
 def train_on(materials: Materials, recipe: Recipe, folder: Path, world: World, *, resume: bool) -> Outcome:
+    resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     if world.is_main:
         open_folder(folder, recipe, resume=resume)
     world.wait()

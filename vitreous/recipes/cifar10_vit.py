@@ -29,7 +29,7 @@ recipe = Recipe(
     augment=Augment(crop="pad", pad=4),
     task=Classify(smoothing=0.1),
     train=TrainConfig(
-        epochs=10,
+        epochs=9,
         batch_size=128,
         optimiser="muon",
         muon_lr=0.02,

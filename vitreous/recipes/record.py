@@ -16,6 +16,7 @@ from vitreous.data.loader import EvaluationLoader
 from vitreous.explain.figures import looked_at
 from vitreous.explain.report import write_report
 from vitreous.explain.trace import record
+from vitreous.layers.attention import Attend
 from vitreous.models.base import Backbone
 from vitreous.recipes.base import Materials, Recipe, commit
 from vitreous.train.loop import Outcome
@@ -74,9 +75,9 @@ def worst_mistakes(model: Backbone, valid: Dataset, outcome: Outcome) -> dict[st
         return arrays
     loader = EvaluationLoader(valid, model.spec.preprocess)
     images = torch.cat([batch.images for _, batch in loader.part(outcome.indices[worst])])
-    with torch.inference_mode(), record(model) as trace:
-        model(images)
-    if len(trace):
+    if any(isinstance(module, Attend) for module in model.modules()):
+        with torch.inference_mode(), record(model) as trace:
+            model(images)
         arrays["attention"] = looked_at(trace[list(trace)[-1]]).numpy()
     return arrays | {"images": as_bytes(images, model)}
 

@@ -1,0 +1,176 @@
+"""Every recipe runs; recipes are found by name and path; bad data gets one clear sentence."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitreous as vt
+from tests.train.runs import RECIPE
+from vitreous.recipes.auto import choose
+from vitreous.recipes.base import find_recipe, list_recipes, prepare, train
+from vitreous.recipes.doctor import examine
+
+LARGE = {"imagenet_vit", "imagenet_resnet50"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in list_recipes()]
+)
+def test_every_recipe_smokes(name, tmp_path):
+    recipe = replace(find_recipe(name).smoke(), weights="")
+    outcome = train(recipe, tmp_path)
+    assert outcome.images == 8
+    assert np.isfinite(outcome.logits).all()
+    assert json.loads((tmp_path / "config.json").read_text())["train"]["steps"] == 2
+
+
+def test_every_recipe_says_what_it_is_and_how_it_is_run():
+    from importlib import import_module
+
+    for name, summary in list_recipes().items():
+        text = import_module(f"vitreous.recipes.{name}").__doc__
+        assert summary, name
+        assert f"vitreous train {name}" in text, f"{name} does not give its command"
+
+
+def test_the_documents_recipes():
+    vit, resnet = find_recipe("imagenet_vit").train, find_recipe("imagenet_resnet50").train
+    assert (vit.optimiser, vit.lr, vit.weight_decay, vit.batch_size, vit.epochs) == ("adamw", 1e-3, 0.05, 4096, 300)
+    assert (resnet.optimiser, resnet.epochs) == ("sgd", 90)
+
+
+def test_a_recipe_file_of_ones_own(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from tests.train.runs import RECIPE as recipe\n")
+    assert find_recipe(str(file)) == RECIPE
+    file.write_text("x = 1\n")
+    with pytest.raises(ValueError, match="defines no `recipe = Recipe"):
+        find_recipe(str(file))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("cifar10_vitt", "did you mean 'cifar10_vit'"), ("nowhere/x.py", "there is no recipe file")],
+)
+def test_unknown_recipes(name, message):
+    with pytest.raises(ValueError, match=message):
+        find_recipe(name)
+
+
+def folder_of(path, classes=("cat", "dog"), number=12, size=(40, 30)):
+    dice = np.random.default_rng(0)
+    for name in classes:
+        (path / name).mkdir(parents=True)
+        for index in range(number):
+            pixels = dice.integers(0, 256, (*size, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(path / name / f"{index}.png")
+    return path
+
+
+def on(path, **data):
+    return replace(RECIPE, data=replace(RECIPE.data, source=str(path), limit=0, **data), train=short())
+
+
+def short():
+    return replace(RECIPE.train, steps=2, batch_size=4)
+
+
+@pytest.mark.parametrize("memory", ["yes", "no"])
+def test_a_corrupt_picture_among_many_is_counted(tmp_path, memory):
+    folder = folder_of(tmp_path / "photos")
+    (folder / "cat" / "3.png").write_bytes(b"\x89PNG\r\n\x1a\n but no more")
+    recipe = on(folder, memory=memory)
+    recipe = replace(recipe, train=replace(recipe.train, steps=12))
+    outcome = train(recipe, tmp_path / "run")
+    notes = prepare(recipe).notes
+    assert any("could not be read" in note for note in notes) if memory == "yes" else "3.png" in str(outcome.unreadable)
+
+
+def one_class(path):
+    folder_of(path, classes=("cat",))
+
+
+def other_classes(path):
+    folder_of(path / "train")
+    folder_of(path / "val", classes=("cat", "cow"))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: path.mkdir(), "empty|no pictures|no class"),
+        (one_class, "one class|two classes"),
+        (other_classes, "cow|dog"),
+    ],
+)
+def test_bad_folders(tmp_path, make, message):
+    make(tmp_path / "photos")
+    with pytest.raises(ValueError, match=message):
+        train(on(tmp_path / "photos"), tmp_path / "run")
+
+
+def test_an_output_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot write to .* choose another --output"):
+        train(on("shapes", valid_share=0.1), tmp_path / "file" / "run")
+
+
+def test_settings_chosen_for_pictures(tmp_path):
+    recipe, choices = choose(str(folder_of(tmp_path / "photos", size=(100, 130))))
+    assert recipe.model.image_size == (96, 96)
+    assert {"model", "image size", "batch", "length", "task"} <= {choice.setting for choice in choices}
+    assert all(choice.reason for choice in choices)
+    assert (96 // recipe.model.patch_size[0]) ** 2 >= 64
+
+
+def test_a_model_asked_for_gets_patches_that_leave_tokens(tmp_path):
+    recipe, _ = choose(str(folder_of(tmp_path / "photos")), "vit_tiny_16")
+    assert recipe.model.patch_size == (4, 4)
+
+
+def test_fine_tuning_is_gentler(tmp_path):
+    folder = str(folder_of(tmp_path / "photos"))
+    fine, scratch = choose(folder, "vit_tiny_16", "some.safetensors")[0], choose(folder)[0]
+    assert fine.train.layer_decay < 1
+    assert fine.train.optimiser == "adamw"
+    assert fine.train.lr < scratch.train.lr
+
+
+def findings(recipe):
+    return " ".join(map(str, examine(recipe, prepare(recipe))))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"model": replace(RECIPE.model, patch_size=(16, 16))}, "leave 4 tokens"),
+        ({"train": replace(RECIPE.train, warmup=0.0)}, "no warm-up"),
+        ({"train": replace(RECIPE.train, lr=0.1)}, "makes AdamW diverge"),
+        ({"train": replace(RECIPE.train, ema=0.9999)}, "to forget the beginning"),
+    ],
+)
+def test_the_doctor_knows_what_fails(change, expected):
+    assert expected in findings(replace(RECIPE, **change))
+    assert expected not in findings(RECIPE)
+
+
+def test_the_doctor_sees_validation_pictures_in_the_training_set(tmp_path):
+    folder_of(tmp_path / "p" / "train")
+    folder_of(tmp_path / "p" / "val", number=3)  # the same dice: the first class's pictures are the same
+    assert "validation pictures are in the training set too" in findings(on(tmp_path / "p"))
+
+
+def test_the_doctor_sees_odd_normalisation():
+    materials = prepare(RECIPE)
+    own = materials.model.spec
+    materials.model.spec = replace(own, preprocess=replace(own.preprocess, std=(0.001, 0.001, 0.001)))
+    assert any("after normalisation" in str(finding) for finding in examine(RECIPE, materials))
+
+
+def test_the_doctor_warns_of_a_high_rate_for_fine_tuning(tmp_path):
+    vt.save(prepare(RECIPE).model, tmp_path / "start.safetensors")
+    recipe = replace(RECIPE, weights=str(tmp_path / "start.safetensors"), train=replace(RECIPE.train, lr=5e-3))
+    assert "soon overwrites what the weights know" in findings(recipe)

@@ -1,0 +1,177 @@
+"""What the loop promises beside exact resume."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import vitreous as vt
+from tests.train.runs import RECIPE, assert_same, tensors, with_training
+from vitreous.recipes.base import train
+from vitreous.train.loop import Diverged, Trainer
+from vitreous.train.outside import checkpoint_blocks, choose_precision
+
+LAST = "checkpoints/step-00000012.safetensors"
+
+
+def plain(recipe):
+    """Without anything random inside the model, so that batches may be divided in any way."""
+    return replace(recipe, model=replace(recipe.model, drop_rate=0.0, drop_path_rate=0.0))
+
+
+def test_the_folder_is_the_run(tmp_path):
+    outcome = train(RECIPE, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["train"]["batch_size"] == 16
+    assert config["task"] == {"kind": "Classify", "smoothing": 0.1}
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["images"] == 12 * 16
+    assert result["seed"] == 3
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    assert list((tmp_path / "tensorboard").glob("events*"))
+    assert len(list((tmp_path / "checkpoints").glob("*.json"))) == RECIPE.train.keep
+    model = vt.load(tmp_path / "model.safetensors")
+    assert model.spec.labels.names == vt.Shapes.classes
+    assert outcome.logits.shape == (64, 10)
+
+
+def test_the_model_that_is_kept_is_the_one_that_is_reported(tmp_path):
+    outcome = train(with_training(ema=0.0, lr=3e-3), tmp_path)
+    scores = [
+        json.loads(line)["accuracy"] for line in (tmp_path / "log.jsonl").read_text().splitlines() if '"valid"' in line
+    ]
+    again = vt.evaluate(tmp_path / "model.safetensors", shapes_to_validate())
+    assert outcome.metrics["accuracy"] == max(scores) == pytest.approx(again.metrics["accuracy"])
+    np.testing.assert_allclose(outcome.logits, again.logits, atol=1e-5)
+
+
+def shapes_to_validate():
+    from vitreous.recipes.base import prepare
+
+    return prepare(RECIPE).valid
+
+
+def test_it_learns(tmp_path):
+    recipe = replace(plain(with_training(steps=60, lr=3e-3, ema=0.0)), augment=vt.Augment(crop="none", flip_rate=0.0))
+    recipe = replace(recipe, data=replace(recipe.data, limit=32), task=vt.Classify())
+    train(recipe, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if line["kind"] == "train"]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_accumulated_equals_whole(tmp_path):
+    for parts in (1, 2, 4):
+        train(plain(with_training(accumulate=parts, steps=4)), tmp_path / str(parts))
+    one, two, four = (tensors(tmp_path / str(n) / "model.safetensors") for n in (1, 2, 4))
+    for name, value in one.items():
+        np.testing.assert_allclose(two[name], value, atol=2e-5, err_msg=name)
+        np.testing.assert_allclose(four[name], value, atol=2e-5, err_msg=name)
+
+
+def test_a_loss_that_is_no_number_stops_with_step_and_checkpoint(tmp_path, monkeypatch):
+    step = Trainer.step
+
+    def poisoned(self, index, batch, meter):
+        if index == 6:
+            batch.images[0] = float("inf")
+        step(self, index, batch, meter)
+
+    monkeypatch.setattr(Trainer, "step", poisoned)
+    with pytest.raises(Diverged, match=r"at step 7 the loss is nan.*last good checkpoint is step-00000004"):
+        train(RECIPE, tmp_path)
+    kept = tensors(tmp_path / "checkpoints/step-00000004.safetensors")
+    assert all(np.isfinite(value).all() for name, value in kept.items() if name != "best")
+
+
+def test_checkpointed_activations_change_nothing(tmp_path):
+    """Dropout and DropPath included: what was dropped is dropped again."""
+    train(with_training(steps=4), tmp_path / "stored")
+    train(with_training(steps=4, checkpoint_activations=True), tmp_path / "again")
+    name = "checkpoints/step-00000004.safetensors"
+    assert_same(tensors(tmp_path / "stored" / name), tensors(tmp_path / "again" / name))
+
+
+def stored_bytes(model, images):
+    """What autograd keeps for the way back, parameters left out."""
+    sizes = {}
+
+    def keep(tensor):
+        if not any(tensor.data_ptr() == parameter.data_ptr() for parameter in model.parameters()):
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = model(images).sum()
+    total = sum(sizes.values())
+    loss.backward()
+    return total
+
+
+def test_stored_activations_grow_linearly_with_tokens_when_checkpointed():
+    """With the explicit softmax they grow with the square; checkpointed, only the blocks' inputs are left."""
+    options = {"patch_size": 8, "dim": 32, "depth": 4, "num_heads": 4, "num_classes": 10, "position": "sincos_2d"}
+
+    def measured(side, *, checkpointed):
+        model = vt.create_model("vit_tiny_16", image_size=side, attention_drop_rate=0.1, **options).train()
+        if checkpointed:
+            checkpoint_blocks(model)
+        return stored_bytes(model, torch.randn(1, 3, side, side))
+
+    few, many = (measured(side, checkpointed=True) for side in (128, 512))
+    assert many / few == pytest.approx(16, rel=0.1), "16 times the tokens"
+    few_stored, many_stored = (measured(side, checkpointed=False) for side in (128, 512))
+    assert many_stored / few_stored > 40
+    assert many_stored > 50 * many
+
+
+def test_a_linear_probe_leaves_the_backbone_alone(tmp_path):
+    recipe = with_training(freeze_blocks=-1, ema=0.0, steps=3)
+    start = {name: value.numpy().copy() for name, value in build(recipe).state_dict().items()}
+    train(recipe, tmp_path)
+    end = tensors(tmp_path / "checkpoints/step-00000003.safetensors")
+    changed = {name for name, value in start.items() if not np.array_equal(value, end[f"model.{name}"])}
+    assert changed == {"head.weight", "head.bias"}
+
+
+def build(recipe):
+    from vitreous.recipes.base import prepare
+
+    return prepare(recipe).model
+
+
+def test_compiled_blocks_train(tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: compiled.append(self))
+    train(with_training(steps=1, compile=True), tmp_path)
+    assert len(compiled) == 2, "one call per block"
+
+
+def test_precision_is_chosen_safely(monkeypatch):
+    from vitreous.train import outside
+
+    assert choose_precision("auto", "cpu")[0] == "fp32"
+    monkeypatch.setattr(outside, "bf16_is_safe", lambda: False)
+    with pytest.raises(ValueError, match="bfloat16 ends the process on this machine"):
+        choose_precision("bf16", "cpu")
+
+
+def test_an_unknown_device_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="train.device 'cuda:7' cannot be used here"):
+        train(with_training(device="cuda:7"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lr": 0}, "train.lr must be positive"),
+        ({"ema": 1.5}, "train.ema must lie between 0 and 1"),
+        ({"batch_size": 10, "accumulate": 3}, "cannot be computed in 3 equal parts"),
+        ({"clip": -1}, "train.clip must not be negative"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(ValueError, match=message):
+        vt.TrainConfig(**settings)
