@@ -15,10 +15,11 @@ from vitreous.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
+TRAINING = (ROOT / "docs" / "training.md").read_text()
 
 
-def blocks(kind):
-    return re.findall(rf"```{kind}\n(.*?)```", README, re.DOTALL)
+def blocks(kind, text=README):
+    return re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,11 @@ def elsewhere(tmp_path_factory):
     for name in ("cat", "dog"):
         pixels = np.random.default_rng(len(name)).integers(0, 256, (60, 80, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / "photos" / f"{name}.jpg")
+    for name in ("cat", "dog"):
+        (folder / "animals" / name).mkdir(parents=True)
+        for index in range(6):
+            pixels = np.random.default_rng(index).integers(0, 256, (40 + index, 60, 3), dtype=np.uint8)
+            Image.fromarray(pixels + len(name)).save(folder / "animals" / name / f"{index}.jpg")
     state = timm.create_model("deit_tiny_patch16_224").state_dict()
     safetensors.torch.save_file(state, folder / "deit_tiny_patch16_224.safetensors")
     with contextlib.chdir(folder):
@@ -36,21 +42,23 @@ def elsewhere(tmp_path_factory):
     return folder
 
 
-COMMANDS = [line for block in blocks("console") for line in block.strip().splitlines()]
+@pytest.mark.parametrize("index", range(len(blocks("console"))))
+def test_commands(elsewhere, index, capsys):
+    """One after the other: the later ones of a block use what the earlier ones made."""
+    for command in blocks("console")[index].strip().splitlines():
+        program, *words = shlex.split(command)
+        assert program == "vitreous"
+        with contextlib.chdir(elsewhere):
+            assert main(words) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands(elsewhere, command, capsys):
-    program, *words = shlex.split(command)
-    assert program == "vitreous"
-    with contextlib.chdir(elsewhere):
-        assert main(words) == 0, capsys.readouterr().err
+EXAMPLES = [*blocks("python"), *blocks("python", TRAINING)]
 
 
-@pytest.mark.parametrize("index", range(len(blocks("python"))))
+@pytest.mark.parametrize("index", range(len(EXAMPLES)))
 def test_examples(elsewhere, index):
     with contextlib.chdir(elsewhere):
-        exec(compile(blocks("python")[index], "README.md", "exec"), {})
+        exec(compile(EXAMPLES[index], "README.md", "exec"), {})
 
 
 def test_the_two_commands_are_targets():

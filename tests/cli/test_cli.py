@@ -221,14 +221,21 @@ def test_quickstart_leaves_a_whole_run(capsys, tmp_path):
         code, out, _ = run(capsys, "quickstart", "--output", tmp_path / name, "--steps", 12)
         assert code == 0
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert files == ["attention.png", "curve.png", "model.safetensors", "result.json", "scenes"]
+    assert {"attention.png", "report.html", "model.safetensors", "result.json", "scenes", "log.jsonl"} <= set(files)
     assert len(list((tmp_path / "a" / "scenes").glob("* a* *.png"))) > 6
     one, other = (vt.load(tmp_path / name / "model.safetensors").state_dict() for name in ("a", "b"))
     assert all(torch.equal(one[name], other[name]) for name in one)
     next_commands = out.split("Next:\n")[1].splitlines()
-    assert [line.split()[1] for line in next_commands] == ["predict", "data", "cost"]
+    assert [line.split()[1] for line in next_commands] == ["predict", "evaluate", "train", "cost"]
     prediction = vt.Predictor(tmp_path / "a" / "model.safetensors")(Image.new("RGB", (64, 64), "red"))
     assert prediction.best in vt.Shapes.classes
+
+
+def test_quickstart_again_shows_the_same(capsys, tmp_path):
+    first, again = (run(capsys, "quickstart", "--output", tmp_path / "run", "--steps", 3) for _ in range(2))
+    assert first[0] == again[0] == 0
+    assert "of 2,000 scenes" in again[1]
+    assert run(capsys, "quickstart", "--output", tmp_path / "run", "--steps", 4)[0] == 2
 
 
 def test_a_closed_pipe_is_no_error(folder):

@@ -85,9 +85,10 @@ def pixels(one: Cost) -> str:
 
 
 def components(one: Cost) -> Table:
+    other = "tokens, positions" if one.quadratic_macs else "residual blocks"
     rows = [
         (
-            {"mixer": "attention", "other": "tokens, positions"}.get(name, name),
+            {"mixer": "attention", "other": other}.get(name, name),
             count(part.parameters),
             f"{part.parameters / one.parameters:.1%}",
             count(part.macs),
@@ -95,6 +96,7 @@ def components(one: Cost) -> Table:
             size(part.activation_bytes),
         )
         for name, part in one.parts.items()
+        if part.parameters or part.macs or part.activation_bytes
     ]
     return table(
         f"{one.name} by component at {pixels(one)}", ("component", "parameters", "", "MACs", "", "activations"), rows
@@ -102,6 +104,8 @@ def components(one: Cost) -> Table:
 
 
 def quadratic(costs: list[Cost]) -> str:
+    if not costs[0].quadratic_macs:
+        return "It has no attention: its cost grows with the number of pixels.\n"
     shares = ", ".join(f"{one.quadratic_macs / one.macs:.0%} at {pixels(one)}" for one in costs)
     first = costs[0]
     tokens = first.crossover_tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import field, make_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,16 +30,15 @@ def train(words: list[str]) -> None:
         out.print(usage(), soft_wrap=True)
         return
     known, options = parser.parse_known_args(words)
-    world = join()
-    recipe = resolve(known, options, world)
+    recipe = resolve(known, options)
     output = Path(known.output or f"runs/{Path(known.recipe or known.data).stem}")
     try:
-        run(recipe, output, world, resume=known.resume, command=words)
+        run(recipe, output, join(recipe.train.device), resume=known.resume, command=words)
     finally:
         leave()
 
 
-def resolve(known: argparse.Namespace, options: list[str], world: World) -> Recipe:
+def resolve(known: argparse.Namespace, options: list[str]) -> Recipe:
     if known.recipe:
         recipe = find_recipe(known.recipe)
         if known.data:
@@ -49,7 +49,7 @@ def resolve(known: argparse.Namespace, options: list[str], world: World) -> Reci
             raise ValueError("a recipe brings its own model; change it with --model.… options, or leave out the recipe")
     elif known.data:
         recipe, choices = choose(known.data, known.model, known.weights)
-        if world.is_main:
+        if os.environ.get("RANK", "0") == "0":
             rows = [(choice.setting, choice.value, choice.reason) for choice in choices]
             out.print(table(f"Chosen for {known.data}", ("setting", "value", "because"), rows, left=3))
     else:

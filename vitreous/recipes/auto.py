@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from vitreous.tasks.base import Task
 from vitreous.tasks.classify import Classify
 from vitreous.tasks.multilabel import MultiLabel
 from vitreous.train.config import TrainConfig
+from vitreous.weights.files import read
+from vitreous.weights.published import PUBLISHED
 
 SIDES = (32, 48, 64, 96, 128, 160, 224)
 
@@ -34,7 +37,7 @@ def choose(source: str, model: str = "", weights: str = "") -> tuple[Recipe, lis
     """A recipe for this data, and why."""
     data = open_data(source).train
     choices: list[Choice] = []
-    config = choose_model(data, model or (weights.split(".")[0] if is_public(weights) else ""), weights, choices)
+    config = choose_model(data, model, weights, choices)
     train = choose_training(len(data), bool(weights), config, choices)
     augment = choose_augmentation(data, config, bool(weights), choices)
     task: Task = MultiLabel() if data.multi_label else Classify(smoothing=0.1)
@@ -43,17 +46,11 @@ def choose(source: str, model: str = "", weights: str = "") -> tuple[Recipe, lis
     return Recipe(config, DataConfig(source), augment, task, train, weights), choices
 
 
-def is_public(weights: str) -> bool:
-    from vitreous.weights.published import PUBLISHED
-
-    return weights in PUBLISHED
-
-
 def choose_model(data: Dataset, model: str, weights: str, choices: list[Choice]) -> Config:
     typical = typical_side(data)
     if weights:
-        config = find_config(model or "vit_tiny_16")
-        choices.append(Choice("model", model or "vit_tiny_16", f"starts from {weights}"))
+        config = find_config(model) if model else model_of(weights)
+        choices.append(Choice("model", model or type(config).__name__, f"starts from {Path(weights).name}"))
         return with_size(config, None, choices, "the size its weights were trained at")
     side = max([s for s in SIDES if s <= typical], default=SIDES[0])
     if model:
@@ -75,6 +72,17 @@ def choose_model(data: Dataset, model: str, weights: str, choices: list[Choice])
         init="deit",
     )
     return with_size(config, (side, side), choices, f"pictures are typically {typical} pixels")
+
+
+def model_of(weights: str) -> Config:
+    """The model that weights belong to, where they say so."""
+    if weights in PUBLISHED:
+        known = PUBLISHED[weights]
+        return find_config(known.model).override(**known.config)
+    config = read(weights).config
+    if config is None:
+        raise ValueError(f"{weights} does not say which model it belongs to; name it with --model, e.g. deit_tiny_16")
+    return config
 
 
 def with_size(config: Config, size: Size | None, choices: list[Choice], reason: str) -> Config:

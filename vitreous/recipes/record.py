@@ -22,7 +22,7 @@ from vitreous.recipes.base import Materials, Recipe, commit
 from vitreous.train.loop import Outcome
 from vitreous.train.parallel import World
 from vitreous.weights.files import write_atomically
-from vitreous.weights.load import load
+from vitreous.weights.load import load_weights
 
 SHOWN_MISTAKES = 12
 
@@ -44,6 +44,7 @@ def write_record(folder: Path, outcome: Outcome, materials: Materials, recipe: R
         "device": world.device,
         "torch": torch.__version__,
         "commit": commit(),
+        **recipe.task.facts(),
     }
     write_atomically(folder / "result.json", json.dumps(result, indent=1).encode())
     write_atomically(folder / "classes.json", json.dumps(list(materials.train.classes)).encode())
@@ -53,9 +54,18 @@ def write_record(folder: Path, outcome: Outcome, materials: Materials, recipe: R
             {"logits": outcome.logits, "targets": outcome.targets, "indices": outcome.indices},
         )
         if not materials.valid.multi_label:
-            model = load(folder / "model.safetensors").eval()
-            write_arrays(folder / "mistakes.npz", worst_mistakes(model, materials.valid, outcome))
+            write_arrays(
+                folder / "mistakes.npz", worst_mistakes(kept_model(folder, materials), materials.valid, outcome)
+            )
     write_report(folder)
+
+
+def kept_model(folder: Path, materials: Materials) -> Backbone:
+    """The best model of the run, also when its family is known to nobody else."""
+    model = materials.model.config.build().eval()
+    load_weights(model, folder / "model.safetensors")
+    model.spec = materials.model.spec
+    return model
 
 
 def write_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:

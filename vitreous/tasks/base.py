@@ -57,6 +57,10 @@ class Task(ABC):
     def prepare(self, device: str, preprocess: Preprocess) -> None:  # noqa: B027
         """Once before training, for tasks that fetch something; ``preprocess`` says how images were normalised."""
 
+    def facts(self) -> dict[str, str]:
+        """What a run's record should tell of this task beyond its settings."""
+        return {}
+
 
 def check_targets(logits: Tensor, targets: Tensor) -> None:
     if logits.shape != targets.shape:

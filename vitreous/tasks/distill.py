@@ -46,7 +46,7 @@ class Distill(Task):
 
     teacher: str = ""  # a weights file, or the name of a public weight
     kind: Kind = "soft"  # learn the teacher's probabilities, or only its best class
-    weight: float = 0.5  # share of the teacher in the loss; the rest is the labels'
+    weight: float = 0.5  # share of the teacher in the loss, the rest is the labels'; 0: no teacher
     temperature: float = 3.0  # of soft: higher shows more of what the teacher thinks of the other classes
     smoothing: float = 0.0  # of the labels: share of every target that is spread evenly over all classes
 
@@ -66,6 +66,8 @@ class Distill(Task):
         return task
 
     def prepare(self, device: str, preprocess: Preprocess) -> None:
+        if not self.weight:
+            return
         model: Backbone | None = getattr(self, "_model", None)
         if model is None and not self.teacher:
             raise ValueError("distillation needs a teacher: give task.teacher, a weights file or a public weight")
@@ -84,9 +86,14 @@ class Distill(Task):
         """SHA-256 of the teacher's weights, to tell in a run's record which teacher it was."""
         return hash_of(self.prepared.model)
 
+    def facts(self) -> dict[str, str]:
+        return {"teacher_sha256": self.teacher_hash} if self.weight else {}
+
     def loss(self, forward: Forward, batch: Batch) -> tuple[Tensor, Tensor]:
         heads = forward(batch.images)
         from_labels = cross_entropy(heads["class"], batch.targets, smoothing=self.smoothing)
+        if not self.weight:
+            return from_labels, combine(heads).detach()
         pupil = heads.get("distill", heads["class"])
         advice = self.prepared(batch.images)
         if advice.shape != pupil.shape:

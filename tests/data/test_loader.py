@@ -1,0 +1,110 @@
+"""Batches are pure functions of (seed, step), and shares of them fit together."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitreous.data.augment import Augment
+from vitreous.data.base import Arrays, Pictures, one_hot
+from vitreous.data.loader import EvaluationLoader, Loader
+from vitreous.data.pictures import BadPicture
+from vitreous.spec import Preprocess
+
+EVERYTHING = Augment(crop="pad", randaugment_ops=2, erase_rate=0.5, mixup=0.4, cutmix=1.0)
+PREPROCESS = Preprocess(image_size=(16, 16), crop_ratio=1.0)
+
+
+def arrays(number=50):
+    pixels = np.random.default_rng(0).integers(0, 256, (number, 3, 16, 16), dtype=np.uint8)
+    return Arrays(pixels, one_hot(np.arange(number) % 5, 5), "abcde")
+
+
+class Drawn(Pictures):
+    """Pictures of many sizes; some are broken."""
+
+    classes = tuple("abcde")
+
+    def __init__(self, number=30, broken=()):
+        self.number, self.broken = number, set(broken)
+
+    def __len__(self):
+        return self.number
+
+    def targets(self, indices):
+        return one_hot(indices % 5, 5)
+
+    def subset(self, indices):
+        raise NotImplementedError
+
+    def where(self, index):
+        return f"drawn {index}"
+
+    def picture(self, index):
+        if index in self.broken:
+            raise BadPicture("broken on purpose")
+        return Image.new("RGB", (20 + index, 40 - index), (index * 8, 0, 0))
+
+
+def loader(data, **options):
+    return Loader(data, PREPROCESS, **{"augment": EVERYTHING, "batch_size": 8, "seed": 1} | options)
+
+
+@pytest.mark.parametrize("data", [arrays(), Drawn()])
+def test_a_batch_depends_on_seed_and_step_only(data):
+    one, other = loader(data), loader(data)
+    later = [batch.images for batch in other.stream(0, 8)][7]
+    assert torch.equal(one.batch(7).images, later)
+    assert not torch.equal(one.batch(7).images, loader(data, seed=2).batch(7).images)
+
+
+def test_an_epoch_shows_every_picture_once():
+    data = arrays(48)
+    seen = loader(data, augment=Augment(crop="none", flip_rate=0.0))
+    pixels = torch.cat([seen.batch(step).images for step in range(seen.steps_per_epoch)])
+    assert len(pixels.flatten(1).unique(dim=0)) == 48
+    assert not torch.equal(pixels[:8], seen.batch(seen.steps_per_epoch).images), "the next epoch has another order"
+
+
+def test_shares_of_two_processes_are_the_batch_of_one():
+    whole, data = loader(arrays()).batch(3), arrays()
+    halves = [loader(data, rows=rows).batch(3) for rows in (slice(0, 4), slice(4, 8))]
+    assert torch.equal(whole.images, torch.cat([half.images for half in halves]))
+    assert torch.equal(whole.targets, torch.cat([half.targets for half in halves]))
+
+
+def test_unreadable_pictures_are_replaced_and_counted():
+    data = Drawn(broken=[3, 4])
+    one = loader(data)
+    batches = list(one.stream(0, one.steps_per_epoch * 2))
+    assert all(batch.images.shape == (8, 3, 16, 16) for batch in batches)
+    assert one.unreadable == {"drawn 3": "broken on purpose", "drawn 4": "broken on purpose"}
+
+
+def test_nothing_readable_is_an_error():
+    with pytest.raises(ValueError, match=r"none of 8 pictures could be read: drawn \d+ \(broken on purpose\)"):
+        loader(Drawn(broken=range(30))).batch(0)
+
+
+def test_an_error_in_the_background_is_raised_in_front():
+    with pytest.raises(ValueError, match="none of 8"):
+        list(loader(Drawn(broken=range(30))).stream(0, 3))
+
+
+def test_a_small_set_makes_a_small_batch():
+    assert loader(arrays(5)).batch(0).images.shape[0] == 5
+    with pytest.raises(ValueError, match="larger than the training set"):
+        loader(arrays(5), rows=slice(0, 4))
+
+
+@pytest.mark.parametrize("data", [arrays(), Drawn(50)])
+def test_evaluation_keeps_the_order(data):
+    parts = list(EvaluationLoader(data, PREPROCESS, batch_size=7))
+    assert np.concatenate([indices for indices, _ in parts]).tolist() == list(range(50))
+    assert torch.cat([batch.targets for _, batch in parts]).argmax(1).tolist() == [i % 5 for i in range(50)]
+
+
+def test_evaluation_leaves_out_what_cannot_be_read():
+    parts = EvaluationLoader(Drawn(10, broken=[0, 7]), PREPROCESS, batch_size=4)
+    assert np.concatenate([indices for indices, _ in parts]).tolist() == [1, 2, 3, 4, 5, 6, 8, 9]
+    assert len(parts.unreadable) == 2

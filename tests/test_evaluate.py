@@ -1,0 +1,74 @@
+"""``vt.evaluate``: measures on any data, matched by class name, at any size."""
+
+import numpy as np
+import pytest
+import torch
+
+import vitreous as vt
+from vitreous.data.base import Arrays, one_hot
+
+CLASSES = ("ant", "bee", "cat")
+
+
+def model(names=CLASSES, **options):
+    small = {"image_size": 16, "patch_size": 8, "dim": 32, "depth": 1, "num_heads": 2}
+    result = vt.create_model("vit_tiny_16", num_classes=len(names), **small | options)
+    result.name_classes(names)
+    return result
+
+
+def data(number=30, classes=CLASSES):
+    pixels = np.random.default_rng(0).integers(0, 256, (number, 3, 16, 16), dtype=np.uint8)
+    return Arrays(pixels, one_hot(np.arange(number) % len(classes), len(classes)), classes)
+
+
+def test_numbers_agree_with_the_logits():
+    net = model()
+    found = vt.evaluate(net, data())
+    answers = found.logits.argmax(1)
+    labels = np.arange(30) % 3
+    assert found.metrics["accuracy"] == pytest.approx((answers == labels).mean())
+    assert found.confusion.sum() == 30
+    assert found.confusion[1, 2] == ((labels == 1) & (answers == 2)).sum()
+    assert found.per_class.support.tolist() == [10, 10, 10]
+    assert found.images_per_second > 0
+
+
+def test_classes_are_matched_by_name():
+    net = model(("cat", "dog", "ant", "bee"))
+    straight, turned = vt.evaluate(net, data()), data()
+    images = torch.randn(1, 3, 16, 16)
+    assert net(images).shape == (1, 4)
+    assert straight.logits.shape == (30, 3)
+    np.testing.assert_allclose(straight.logits, full_logits(net, turned)[:, [2, 3, 0]], atol=1e-6)
+
+
+def full_logits(net, dataset):
+    net.spec = vt.Spec(net.spec.preprocess)
+    wide = Arrays(dataset.images, np.eye(4, dtype=np.float32)[np.zeros(30, int)], tuple("wxyz"))
+    return vt.evaluate(net, wide).logits
+
+
+def test_another_resolution():
+    net = model()
+    assert vt.evaluate(net, data(), image_size=32).image_size == (32, 32)
+    assert not np.allclose(vt.evaluate(net, data(), image_size=32).logits, vt.evaluate(net, data()).logits)
+
+
+@pytest.mark.parametrize(
+    ("net", "source", "message"),
+    [
+        (model(("a", "b", "c")), data(), "3 of the data's 3 classes are unknown to the model: ant, bee, cat"),
+        (vt.create_model("vit_tiny_16", depth=1), data(), "1000 unnamed classes, the data 3"),
+        (model(), "no/such/folder", "no/such/folder"),
+    ],
+)
+def test_what_does_not_fit_is_said(net, source, message):
+    with pytest.raises(ValueError, match=message):
+        vt.evaluate(net, source)
+
+
+def test_a_missing_split_names_those_there_are():
+    net = model(vt.Shapes.classes)
+    with pytest.raises(ValueError, match="split must be train, valid or test, got 'dev'"):
+        vt.evaluate(net, "shapes", split="dev")
