@@ -159,7 +159,7 @@ def test_precision_is_chosen_safely(monkeypatch):
 
 
 def test_an_unknown_device_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="train.device 'cuda:7' cannot be used here"):
+    with pytest.raises(ValueError, match="'cuda:7' cannot be used here"):
         train(with_training(device="cuda:7"), tmp_path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from dataclasses import field, make_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -73,12 +74,13 @@ def run(recipe: Recipe, output: Path, world: World, *, resume: bool, command: li
     materials = prepare(recipe)
     if world.is_main:
         introduce(recipe, materials, output)
+    words = [word for word in command if word != "--resume"]
+    told = shlex.join(["vitreous", "train", *(Path(word).name if Path(word).is_absolute() else word for word in words)])
     try:
-        outcome = train_on(materials, recipe, output, world, resume=resume)
+        outcome = train_on(materials, recipe, output, world, resume=resume, command=told)
     except Interrupted as stopped:
         if world.is_main:
-            again = " ".join(word for word in command if word != "--resume")
-            err.print(f"\n{stopped}. Go on with\n  vitreous train {again} --resume")
+            err.print(f"\n{stopped}. Go on with\n  {shlex.join(['vitreous', 'train', *words, '--resume'])}")
         raise SystemExit(130) from None
     if world.is_main:
         out.print(farewell(outcome, output), soft_wrap=True)

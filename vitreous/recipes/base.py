@@ -215,7 +215,9 @@ def train(recipe: Recipe | str, output: str | os.PathLike[str] = "", *, resume: 
     return train_on(prepare(recipe), recipe, Path(output or f"runs/{name}"), world, resume=resume)
 
 
-def train_on(materials: Materials, recipe: Recipe, folder: Path, world: World, *, resume: bool) -> Outcome:
+def train_on(
+    materials: Materials, recipe: Recipe, folder: Path, world: World, *, resume: bool, command: str = ""
+) -> Outcome:
     resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     if world.is_main:
         open_folder(folder, recipe, resume=resume)
@@ -234,7 +236,7 @@ def train_on(materials: Materials, recipe: Recipe, folder: Path, world: World, *
     if world.is_main:
         from vitreous.recipes.record import write_record
 
-        write_record(folder, outcome, materials, recipe, world)
+        write_record(folder, outcome, materials, recipe, world=world, command=command)
     world.wait()
     return outcome
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitreous.data.base import Dataset, Pixels
+from vitreous.data.base import Arrays, Dataset, Pixels
 from vitreous.data.folder import Files
 from vitreous.recipes.base import Materials, Recipe
 
@@ -107,8 +107,8 @@ def fingerprints(data: Dataset) -> set[bytes]:
     indices = np.arange(min(len(data), HASHED_PICTURES))
     if isinstance(data, Files):
         return {digest(data.paths[index].read_bytes()) for index in indices if data.paths[index].is_file()}
-    if isinstance(data, Pixels) and hasattr(data, "images"):
-        return {digest(data.pixels(indices[start : start + 1]).tobytes()) for start in range(len(indices))}
+    if isinstance(data, Arrays):
+        return {digest(data.images[index].tobytes()) for index in indices}
     return set()
 
 

@@ -27,7 +27,9 @@ from vitreous.weights.load import load_weights
 SHOWN_MISTAKES = 12
 
 
-def write_record(folder: Path, outcome: Outcome, materials: Materials, recipe: Recipe, world: World) -> None:
+def write_record(
+    folder: Path, outcome: Outcome, materials: Materials, recipe: Recipe, *, world: World, command: str
+) -> None:
     result = {
         **outcome.metrics,
         "steps": outcome.steps,
@@ -38,6 +40,7 @@ def write_record(folder: Path, outcome: Outcome, materials: Materials, recipe: R
         "train_pictures": len(materials.train),
         "valid_pictures": len(outcome.logits),
         "unreadable": outcome.unreadable,
+        "command": command,
         "seed": recipe.train.seed,
         "threads": torch.get_num_threads(),
         "processes": world.size,
