@@ -13,17 +13,8 @@ from pathlib import Path
 from typing import Any
 
 KEPT = (
-    "command",
-    "commit",
-    "accuracy",
-    "images",
-    "seconds",
-    "parameters",
-    "train_pictures",
-    "valid_pictures",
-    "steps",
-    "seed",
-    "threads",
+    *("command", "commit", "accuracy", "images", "seconds", "parameters"),
+    *("train_pictures", "valid_pictures", "steps", "seed", "threads"),
 )
 
 

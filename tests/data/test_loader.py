@@ -43,7 +43,7 @@ class Drawn(Pictures):
     def picture(self, index):
         if index in self.broken:
             raise BadPicture("broken on purpose")
-        return Image.new("RGB", (20 + index, 40 - index), (index * 8, 0, 0))
+        return Image.new("RGB", (20 + index, 70 - index), (index * 8, 0, 0))
 
 
 def loader(data, **options):

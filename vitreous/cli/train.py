@@ -22,15 +22,17 @@ from vitreous.train.parallel import World, join, leave
 def train(words: list[str]) -> None:
     """The recipe by name or path, or chosen for the data; then options, typed by the recipe itself."""
     parser = argparse.ArgumentParser(prog="vitreous train", add_help=False, allow_abbrev=False)
-    parser.add_argument("recipe", nargs="?", default="")
-    for name in ("data", "model", "weights", "output"):
+    for name in ("data", "model", "output"):
         parser.add_argument(f"--{name}", default="")
+    parser.add_argument("--weights")
     for name in ("resume", "smoke"):
         parser.add_argument(f"--{name}", action="store_true")
     if not words or words in (["--help"], ["-h"]):
         out.print(usage(), soft_wrap=True)
         return
-    known, options = parser.parse_known_args(words)
+    named = not words[0].startswith("-")
+    known, options = parser.parse_known_args(words[named:])
+    known.recipe = words[0] if named else ""
     recipe = resolve(known, options)
     output = Path(known.output or f"runs/{Path(known.recipe or known.data).stem}")
     try:
@@ -44,12 +46,12 @@ def resolve(known: argparse.Namespace, options: list[str]) -> Recipe:
         recipe = find_recipe(known.recipe)
         if known.data:
             recipe = replace(recipe, data=replace(recipe.data, source=known.data))
-        if known.weights:
+        if known.weights is not None:  # empty: from scratch, whatever the recipe says
             recipe = replace(recipe, weights=known.weights)
         if known.model:
             raise ValueError("a recipe brings its own model; change it with --model.… options, or leave out the recipe")
     elif known.data:
-        recipe, choices = choose(known.data, known.model, known.weights)
+        recipe, choices = choose(known.data, known.model, known.weights or "")
         if os.environ.get("RANK", "0") == "0":
             rows = [(choice.setting, choice.value, choice.reason) for choice in choices]
             out.print(table(f"Chosen for {known.data}", ("setting", "value", "because"), rows, left=3))
