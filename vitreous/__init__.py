@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from vitreous.explain.trace import Trace, record
     from vitreous.models import create_model, list_models
     from vitreous.models.base import Backbone, Config, FeatureMap, Features
-    from vitreous.recipes.base import DataConfig, Recipe, train
+    from vitreous.recipes.base import DataConfig, Recipe
+    from vitreous.recipes.run import train
     from vitreous.spec import Batch, Labels, Preprocess, Spec
     from vitreous.tasks.classify import Classify
     from vitreous.tasks.distill import Distill
@@ -54,7 +55,7 @@ _HOME = {
     "Features": "vitreous.models.base",
     "DataConfig": "vitreous.recipes.base",
     "Recipe": "vitreous.recipes.base",
-    "train": "vitreous.recipes.base",
+    "train": "vitreous.recipes.run",
     "Batch": "vitreous.spec",
     "Labels": "vitreous.spec",
     "Preprocess": "vitreous.spec",

@@ -10,8 +10,10 @@ from PIL import Image
 import vitreous as vt
 from tests.train.runs import RECIPE
 from vitreous.recipes.auto import choose
-from vitreous.recipes.base import find_recipe, list_recipes, prepare, train
+from vitreous.recipes.base import find_recipe, list_recipes
 from vitreous.recipes.doctor import examine
+from vitreous.recipes.materials import prepare
+from vitreous.recipes.run import train
 
 LARGE = {"imagenet_vit", "imagenet_resnet50"}
 

@@ -9,7 +9,7 @@ import torch
 
 import vitreous as vt
 from tests.train.runs import RECIPE, assert_same, tensors, with_training
-from vitreous.recipes.base import train
+from vitreous.recipes.run import train
 from vitreous.train.loop import Diverged, Trainer
 from vitreous.train.outside import checkpoint_blocks, choose_precision
 
@@ -48,7 +48,7 @@ def test_the_model_that_is_kept_is_the_one_that_is_reported(tmp_path):
 
 
 def shapes_to_validate():
-    from vitreous.recipes.base import prepare
+    from vitreous.recipes.materials import prepare
 
     return prepare(RECIPE).valid
 
@@ -63,8 +63,10 @@ def test_it_learns(tmp_path):
 
 
 def test_accumulated_equals_whole(tmp_path):
+    """With SGD: Adam divides by gradients that are zero but for rounding, such as those of the keys' biases."""
     for parts in (1, 2, 4):
-        train(plain(with_training(accumulate=parts, steps=4)), tmp_path / str(parts))
+        recipe = plain(with_training(accumulate=parts, steps=4, optimiser="sgd", lr=0.1, ema=0.0))
+        train(recipe, tmp_path / str(parts))
     one, two, four = (tensors(tmp_path / str(n) / "model.safetensors") for n in (1, 2, 4))
     for name, value in one.items():
         np.testing.assert_allclose(two[name], value, atol=2e-5, err_msg=name)
@@ -137,7 +139,7 @@ def test_a_linear_probe_leaves_the_backbone_alone(tmp_path):
 
 
 def build(recipe):
-    from vitreous.recipes.base import prepare
+    from vitreous.recipes.materials import prepare
 
     return prepare(recipe).model
 

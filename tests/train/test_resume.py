@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.train.runs import RECIPE, assert_same, tensors, with_training
-from vitreous.recipes.base import train
+from vitreous.recipes.run import train
 from vitreous.train import loop
 
 LAST = "checkpoints/step-00000012.safetensors"
@@ -128,7 +128,7 @@ KILLED = """
 import sys, torch
 torch.set_num_threads(1)
 from tests.train.runs import with_training
-from vitreous.recipes.base import train
+from vitreous.recipes.run import train
 train(with_training(checkpoint_every=1, steps=40), sys.argv[1], resume=True)
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -79,6 +80,10 @@ def as_text(name: str, value: float) -> str:
     return f"{value:.3f}" if "loss" in name else f"{value:.2%}"
 
 
+def percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{share:.1%}"
+
+
 def classes_table(result: Evaluation) -> object:
     """Each class with what it is mistaken for most; of many classes the worst."""
     confusion, scores = result.confusion, result.per_class
@@ -88,7 +93,7 @@ def classes_table(result: Evaluation) -> object:
     for index in worst:
         other = int(wrong[index].argmax())
         mistaken = f"{result.classes[other]} ({wrong[index, other]})" if wrong[index].any() else "–"
-        numbers = (f"{values[index]:.1%}" for values in (scores.recall, scores.precision, scores.f1))
+        numbers = (percent(values[index]) for values in (scores.recall, scores.precision, scores.f1))
         rows.append((result.classes[index], mistaken, *numbers, f"{int(scores.support[index]):,}"))
     title = "Each class" if len(confusion) <= MANY_CLASSES else f"The {MANY_CLASSES} hardest classes"
     return table(title, ("class", "mistaken most for", "recall", "precision", "F1", "pictures"), rows, left=2)

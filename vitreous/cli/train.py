@@ -11,10 +11,12 @@ from typing import Any
 
 import tyro
 
-from vitreous.cli.show import err, out, table
-from vitreous.recipes.auto import choose
-from vitreous.recipes.base import Materials, Recipe, find_recipe, list_recipes, prepare, train_on
+from vitreous.cli.show import err, out
+from vitreous.recipes.auto import Choice, choose
+from vitreous.recipes.base import Recipe, find_recipe, list_recipes
 from vitreous.recipes.doctor import examine
+from vitreous.recipes.materials import Materials, prepare
+from vitreous.recipes.run import train_on
 from vitreous.train.loop import Interrupted, Outcome
 from vitreous.train.parallel import World, join, leave
 
@@ -53,12 +55,17 @@ def resolve(known: argparse.Namespace, options: list[str]) -> Recipe:
     elif known.data:
         recipe, choices = choose(known.data, known.model, known.weights or "")
         if os.environ.get("RANK", "0") == "0":
-            rows = [(choice.setting, choice.value, choice.reason) for choice in choices]
-            out.print(table(f"Chosen for {known.data}", ("setting", "value", "because"), rows, left=3))
+            out.print(chosen(choices, known.data), soft_wrap=True)
     else:
         raise ValueError("give a recipe or --data; vitreous train --help lists the recipes")
     recipe = with_options(recipe, options, f"vitreous train {known.recipe or '--data ' + known.data}")
     return recipe.smoke() if known.smoke else recipe
+
+
+def chosen(choices: list[Choice], source: str) -> str:
+    name, value = (max(len(getattr(choice, part)) for choice in choices) for part in ("setting", "value"))
+    lines = [f"  {choice.setting:<{name}}  {choice.value:<{value}}  because {choice.reason}" for choice in choices]
+    return "\n".join([f"[bold]Chosen for {source}[/bold]", *lines, ""])
 
 
 def with_options(recipe: Recipe, options: list[str], program: str) -> Recipe:

@@ -50,16 +50,16 @@ def choose_model(data: Dataset, model: str, weights: str, choices: list[Choice])
     typical = typical_side(data)
     if weights:
         config = find_config(model) if model else model_of(weights)
-        choices.append(Choice("model", model or type(config).__name__, f"starts from {Path(weights).name}"))
-        return with_size(config, None, choices, "the size its weights were trained at")
+        choices.append(Choice("model", model or type(config).__name__, f"it starts from {Path(weights).name}"))
+        return with_size(config, None, choices, "its weights were trained at this size")
     side = max([s for s in SIDES if s <= typical], default=SIDES[0])
     if model:
         config = find_config(model)
-        choices.append(Choice("model", model, "as asked"))
+        choices.append(Choice("model", model, "you asked for it"))
         config = with_size(config, (side, side), choices, f"pictures are typically {typical} pixels")
         return smaller_patches(config, choices)
     patch = 8 if side <= 128 else 16
-    choices.append(Choice("model", "small ViT, residual stem", "from scratch, early convolutions learn much faster"))
+    choices.append(Choice("model", "small ViT, residual stem", "early convolutions learn much faster from scratch"))
     config = ViTConfig(
         patch_size=(patch, patch),
         stem="residual",
@@ -122,16 +122,17 @@ def typical_side(data: Dataset, sample: int = 64) -> int:
 
 def choose_training(number: int, pretrained: bool, config: Config, choices: list[Choice]) -> TrainConfig:
     batch = 128 if number >= 10_000 else 64 if number >= 2_000 else 32
-    choices.append(Choice("batch", f"{batch} pictures", f"{number:,} pictures to learn from"))
+    choices.append(Choice("batch", f"{batch} pictures", f"there are {number:,} pictures to learn from"))
     seen = 60_000 if pretrained else 600_000
     epochs = float(np.clip(round(seen / number), 3, 30 if pretrained else 100))
-    choices.append(Choice("length", f"{epochs:g} epochs", f"about {min(seen, number * epochs):,.0f} pictures seen"))
-    common = TrainConfig(batch_size=batch, epochs=epochs, warmup=0.1, ema=0.99)
+    choices.append(Choice("length", f"{epochs:g} epochs", f"it then sees about {number * epochs:,.0f} pictures"))
+    steps = epochs * max(1, number // batch)
+    common = TrainConfig(batch_size=batch, epochs=epochs, warmup=0.1, ema=0.99 if steps >= 600 else 0.0)
     if pretrained:
         lr = 5e-4 * batch / 128
-        choices.append(Choice("rate", f"{lr:.1e}, layer decay 0.75", "fine-tuning: early layers change least"))
+        choices.append(Choice("rate", f"{lr:.1e}, layer decay 0.75", "early layers need to change least"))
         return replace(common, lr=lr, layer_decay=0.75)
-    choices.append(Choice("optimiser", "Muon, with AdamW for what is no matrix", "learns fastest on small budgets"))
+    choices.append(Choice("optimiser", "Muon, with AdamW for what is no matrix", "it learns fastest on small budgets"))
     return replace(common, optimiser="muon", lr=2e-3, muon_lr=0.02)
 
 
@@ -147,5 +148,7 @@ def choose_augmentation(data: Dataset, config: Config, pretrained: bool, choices
 
 
 def flips(choices: list[Choice]) -> float:
-    choices.append(Choice("mirroring", "half of the pictures", "set --augment.flip-rate 0 where left and right differ"))
+    choices.append(
+        Choice("mirroring", "half of the pictures", "left and right rarely matter; else --augment.flip-rate 0")
+    )
     return 0.5

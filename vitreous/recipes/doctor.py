@@ -10,7 +10,8 @@ import numpy as np
 
 from vitreous.data.base import Arrays, Dataset, Pixels
 from vitreous.data.folder import Files
-from vitreous.recipes.base import Materials, Recipe
+from vitreous.recipes.base import Recipe
+from vitreous.recipes.materials import Materials
 
 FEWEST_TOKENS = 16
 HASHED_PICTURES = 20_000

@@ -23,7 +23,8 @@ from vitreous.explain.figures import attention_sheet, looked_at
 from vitreous.explain.trace import record
 from vitreous.models.base import Backbone
 from vitreous.models.vit import ViTConfig
-from vitreous.recipes.base import DataConfig, Recipe, train
+from vitreous.recipes.base import DataConfig, Recipe
+from vitreous.recipes.run import train
 from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
 from vitreous.train.loop import Outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from vitreous.explain.report import write_report
 from vitreous.explain.trace import record
 from vitreous.layers.attention import Attend
 from vitreous.models.base import Backbone
-from vitreous.recipes.base import Materials, Recipe, commit
+from vitreous.recipes.base import Recipe
+from vitreous.recipes.materials import Materials
 from vitreous.train.loop import Outcome
 from vitreous.train.parallel import World
 from vitreous.weights.files import write_atomically
@@ -101,3 +103,12 @@ def as_bytes(images: torch.Tensor, model: Backbone) -> NDArray[np.uint8]:
     mean, std = (torch.tensor(values)[:, None, None] for values in (own.mean, own.std))
     pixels = ((images * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
     return pixels.expand(-1, 3, -1, -1).numpy() if pixels.shape[1] == 1 else pixels[:, :3].numpy()
+
+
+def commit() -> str:
+    """The version of the code at hand, as git names it; empty outside a repository."""
+    here = Path(__file__).parent
+    answer = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True, check=False
+    )
+    return answer.stdout.strip()

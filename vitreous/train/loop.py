@@ -88,7 +88,9 @@ class Trainer:
             workers=config.workers,
         )
         self.total = config.steps or max(1, round(config.epochs * self.loader.steps_per_epoch))
-        self.model = model.to(world.device).to(memory_format=torch.channels_last)
+        self.model = model.to(world.device)
+        if config.parallel == "ddp":  # convolutions are faster so; FSDP wants parameters as they come
+            self.model.to(memory_format=torch.channels_last)
         self.apply_from_outside()
         self.average = Average(self.model, config.ema) if config.ema else None
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=config.keep, world=world)
