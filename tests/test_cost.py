@@ -46,6 +46,7 @@ CASES = [
     ("vit_tiny_16", {}),
     ("deit_tiny_distilled_16", {}),
     ("vit_tiny_16", {"pool": "mean", "class_token": False, "stem": "conv", "position": "sincos_2d"}),
+    ("vit_tiny_16", {"stem": "residual", "depth": 2}),
     ("vit_small_32", {"pool": "mean", "final_norm": "pooled"}),
     ("dinov2_small_reg4_14", {"num_classes": 10}),
     ("dinov2_giant_reg4_14", {"depth": 2, "num_classes": 10}),

@@ -5,6 +5,7 @@ import math
 import pytest
 import timm.layers
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -16,7 +17,7 @@ from vitreous.layers.drop import DropPath, TokenDrop
 from vitreous.layers.init import init_vit
 from vitreous.layers.mlp import GatedMlp, Mlp
 from vitreous.layers.norm import LayerScale
-from vitreous.layers.patch import ConvStem, PatchEmbed, grid_of, patchify
+from vitreous.layers.patch import ConvStem, PatchEmbed, ResidualStem, grid_of, patchify
 
 many = settings(max_examples=60, deadline=None)
 
@@ -50,10 +51,19 @@ def test_padding_adds_zeros_below_and_to_the_right():
     assert torch.equal(embed(images), embed(padded))
 
 
+@pytest.mark.parametrize("kind", [ConvStem, ResidualStem])
 @pytest.mark.parametrize("patch", [2, 4, 16])
-def test_a_convolutional_stem_has_the_grid_of_a_patch(patch):
-    stem = fill(ConvStem((patch, patch), 3, 32))
+def test_a_convolutional_stem_has_the_grid_of_a_patch(kind, patch):
+    stem = fill(kind((patch, patch), 3, 32))
     assert stem(torch.randn(2, 3, 33, 50)).shape == (2, math.prod(grid_of((33, 50), (patch, patch))), 32)
+
+
+def test_a_stage_of_the_residual_stem_by_hand():
+    stage = fill(ResidualStem((2, 2), 3, 32).stages[0]).eval()
+    images = torch.randn(2, 3, 6, 8)
+    pooled = F.gelu(stage.norm1(F.max_pool2d(F.conv2d(images, stage.widen.weight, padding=1), 2)))
+    expected = pooled + F.gelu(stage.norm2(F.conv2d(pooled, stage.refine.weight, padding=1)))
+    torch.testing.assert_close(stage(images), expected)
 
 
 def test_a_convolutional_stem_cannot_halve_every_patch():

@@ -100,13 +100,15 @@ class PoolThenRefine(nn.Module):
     def __init__(self, width_in: int, width_out: int) -> None:
         super().__init__()
         self.widen = nn.Conv2d(width_in, width_out, 3, padding=1, bias=False)
+        self.pool = nn.MaxPool2d(2)
         self.norm1 = nn.BatchNorm2d(width_out)
+        self.act = nn.GELU()
         self.refine = nn.Conv2d(width_out, width_out, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(width_out)
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d v w"]:
-        x = F.gelu(self.norm1(F.max_pool2d(self.widen(x), 2)))
-        return x + F.gelu(self.norm2(self.refine(x)))
+        x = self.act(self.norm1(self.pool(self.widen(x))))
+        return x + self.act(self.norm2(self.refine(x)))
 
 
 def stem_widths(patch_size: tuple[int, int], dim: int, *, narrowest: int) -> list[int]:
