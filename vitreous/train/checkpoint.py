@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,9 @@ class Checkpoints:
         about = json.loads(path.read_bytes())
         sharded = path.with_suffix("")
         if sharded.is_dir():
-            load_shards(dict(wanted), checkpoint_id=str(sharded), no_dist=self.world.size == 1)
+            with warnings.catch_warnings():  # one process may read what many wrote
+                warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+                load_shards(dict(wanted), checkpoint_id=str(sharded), no_dist=self.world.size == 1)
         else:
             fill(wanted, load_file(path.with_suffix(".safetensors")))
         return int(about["step"]), float(about["seconds"])

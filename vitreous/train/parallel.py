@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from vitreous.tasks.base import Heads
 
@@ -73,11 +74,24 @@ def join(device: str = "auto") -> World:
     if size > 1 and not dist.is_initialized():
         if chosen.startswith("cuda"):
             torch.cuda.set_device(torch.device(chosen))
-        dist.init_process_group("nccl" if chosen.startswith("cuda") else "gloo")
+        backend = "nccl" if chosen.startswith("cuda") else "gloo"
+        dist.init_process_group(backend, store=fresh_store(), rank=rank, world_size=size)
     return World(rank, size, chosen) if size > 1 else World(device=chosen)
 
 
 ENVIRONMENT = (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0"))
+
+
+def fresh_store() -> Store | None:
+    """Where processes find each other, apart for every restart on one node.
+
+    There torchrun keeps its store, with the addresses of processes that are dead, and torch 2.15 tries to reach them.
+    Between nodes each restart has a store of its own, and nodes need not agree on the number of restarts.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or os.environ.get("GROUP_WORLD_SIZE") != "1":
+        return None
+    store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    return PrefixStore(f"restart {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
 
 
 def leave() -> None:
