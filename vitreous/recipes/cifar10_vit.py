@@ -3,7 +3,8 @@
     vitreous train cifar10_vit --data FOLDER/WITH/CIFAR
 
 Four by four tokens of 8 pixels: most of what 32 pixels show is local, so the stem does most of the work and three
-blocks of attention put it together. Muon learns about twice as fast as AdamW here.
+blocks of attention put it together.
+Measured: 87.6 % of the test set after 27 minutes on two cores, 1.5 M parameters (docs/figures/cifar10.json).
 """
 
 from vitreous.data.augment import Augment
