@@ -14,7 +14,7 @@ from vitreous.train.config import TrainConfig
 
 recipe = replace(
     teacher,
-    model=replace(teacher.model, dim=32, depth=2, num_heads=2),
+    model=teacher.model.override(dim=32, depth=2, num_heads=2),
     data=DataConfig("shapes", limit=4_000),
     task=Distill(teacher="runs/quickstart/model.safetensors", weight=0.9, temperature=2.0),
     train=TrainConfig(epochs=10, batch_size=32, optimiser="muon", lr=2e-3, evaluate_every=0),
