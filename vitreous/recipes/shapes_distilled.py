@@ -3,6 +3,8 @@
 make quickstart                                             makes the teacher
 vitreous train shapes_distilled                             the student with its teacher
 vitreous train shapes_distilled --task.weight 0             the same student alone
+
+Measured over three seeds: 90.7 % with the teacher, 89.3 % alone (docs/figures/distillation.json).
 """
 
 from dataclasses import replace
