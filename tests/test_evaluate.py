@@ -68,6 +68,17 @@ def test_what_does_not_fit_is_said(net, source, message):
         vt.evaluate(net, source)
 
 
+def test_a_plain_folder_is_measured_whole(tmp_path):
+    from PIL import Image
+
+    for name in CLASSES:
+        (tmp_path / name).mkdir()
+        for index in range(10):
+            Image.new("RGB", (20, 20), (index * 20, 0, 0)).save(tmp_path / name / f"{index}.png")
+    assert len(vt.evaluate(model(), tmp_path).logits) == 30
+    assert len(vt.evaluate(model(), tmp_path, split="valid").logits) == 3
+
+
 def test_a_missing_split_names_those_there_are():
     net = model(vt.Shapes.classes)
     with pytest.raises(ValueError, match="split must be train, valid or test, got 'dev'"):

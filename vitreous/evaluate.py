@@ -60,12 +60,13 @@ def evaluate(
 ) -> Evaluation:
     """Measure a model, or a weights file, on a dataset or whatever :func:`open_data` opens.
 
-    ``split`` is train, valid or test; "auto" takes test, else valid, else all there is. Classes are matched by name
+    ``split`` is train, valid or test; "auto" takes what the data itself sets apart as test, else as validation, else
+    all there is. Classes are matched by name
     where the model knows them.
     """
     model = model if isinstance(model, Backbone) else load(model)
     model.eval()
-    dataset = data if isinstance(data, Dataset) else choose_split(open_data(os.fspath(data)), split)
+    dataset = data if isinstance(data, Dataset) else open_split(os.fspath(data), split)
     columns = match_classes(model, dataset)
     preprocess = preprocess_at(model, dataset, image_size)
     device = next(model.parameters()).device
@@ -88,6 +89,12 @@ def evaluate(
     measured = task.measure(torch.from_numpy(logits), torch.from_numpy(targets), dataset.classes)
     size, speed = preprocess.image_size, done / seconds
     return Evaluation(measured, dataset.classes, size, speed, loader.unreadable, logits, targets)
+
+
+def open_split(source: str, split: str, image_size: Size | None = None) -> Dataset:
+    """A part of some data; only when validation is asked for is it held out where the data has none."""
+    held_out = 0.0 if split == "auto" else 0.1
+    return choose_split(open_data(source, valid_share=held_out, image_size=image_size), split)
 
 
 def choose_split(splits: Splits, split: str) -> Dataset:

@@ -81,6 +81,17 @@ def test_unreadable_pictures_are_replaced_and_counted():
     assert one.unreadable == {"drawn 3": "broken on purpose", "drawn 4": "broken on purpose"}
 
 
+def test_a_stand_in_brings_its_own_label():
+    """The red of a drawn picture tells which it is."""
+    data = Drawn(broken=[3, 4, 11, 12])
+    plain = Preprocess(image_size=(16, 16), mean=(0.0,) * 3, std=(1.0,) * 3)
+    one = Loader(data, plain, Augment(crop="none", flip_rate=0.0), batch_size=10, seed=1)
+    for step in range(6):
+        batch = one.batch(step)
+        shown = (batch.images[:, 0, 8, 8] * 255 / 8).round().long()
+        assert torch.equal(batch.targets.argmax(1), shown % 5)
+
+
 def test_nothing_readable_is_an_error():
     with pytest.raises(ValueError, match=r"none of 8 pictures could be read: drawn \d+ \(broken on purpose\)"):
         loader(Drawn(broken=range(30))).batch(0)

@@ -132,6 +132,19 @@ def test_a_model_asked_for_gets_patches_that_leave_tokens(tmp_path):
     assert recipe.model.patch_size == (4, 4)
 
 
+def test_digits_are_grey():
+    recipe, _ = choose("digits")
+    assert recipe.model.num_channels == 1
+    assert prepare(recipe).model.spec.preprocess.num_channels == 1
+
+
+def test_one_label_cannot_be_learned_from_several(tmp_path):
+    folder_of(tmp_path / "photos")
+    (tmp_path / "t.csv").write_text("path,a,b\nphotos/cat/0.png,1,0\nphotos/cat/1.png,0,1\nphotos/dog/1.png,1,1\n")
+    with pytest.raises(ValueError, match="several labels a picture, Classify learns one"):
+        train(on(tmp_path / "t.csv"), tmp_path / "run")
+
+
 def test_fine_tuning_is_gentler(tmp_path):
     folder = str(folder_of(tmp_path / "photos"))
     fine, scratch = choose(folder, "vit_tiny_16", "some.safetensors")[0], choose(folder)[0]

@@ -73,6 +73,19 @@ def test_accumulated_equals_whole(tmp_path):
         np.testing.assert_allclose(four[name], value, atol=2e-5, err_msg=name)
 
 
+def test_parts_that_do_not_divide_a_share_are_an_error(tmp_path):
+    recipe = with_training(batch_size=64, accumulate=16)
+    with pytest.raises(ValueError, match="cannot be computed in 16 equal parts"):
+        train(replace(recipe, data=replace(recipe.data, limit=40)), tmp_path)
+
+
+def test_without_a_score_the_newest_model_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(vt.Classify, "measure", lambda *_: {"accuracy": float("nan")})
+    train(with_training(ema=0.0), tmp_path)
+    kept, last = tensors(tmp_path / "model.safetensors"), tensors(tmp_path / LAST)
+    assert all(np.array_equal(value, last[f"model.{name}"]) for name, value in kept.items())
+
+
 def test_a_loss_that_is_no_number_stops_with_step_and_checkpoint(tmp_path, monkeypatch):
     step = Trainer.step
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -102,10 +103,38 @@ def test_a_full_disk_costs_a_checkpoint_not_the_run(whole, tmp_path, monkeypatch
     assert_same(whole, tensors(tmp_path / LAST))
 
 
+def test_damaged_and_later_checkpoints_do_not_push_out_good_ones(tmp_path):
+    from vitreous.train.checkpoint import Checkpoints
+    from vitreous.train.parallel import World
+
+    checkpoints = Checkpoints(tmp_path, keep=1, world=World())
+    state = {"x": torch.ones(3)}
+    for step in (500, 1000, 600):  # resumed from 500, since 1000 was damaged
+        assert checkpoints.save(step, state)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000600.json", "step-00000600.safetensors"]
+
+
+def test_other_classes_than_before_are_refused(tmp_path):
+    train(with_training(steps=2), tmp_path)
+    recipe = with_training(steps=2)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["model"]["dim"] = 48
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"step-00000002 does not fit"):
+        train(replace(recipe, model=replace(recipe.model, dim=48)), tmp_path, resume=True)
+
+
+def test_a_start_that_failed_may_be_tried_again(tmp_path):
+    with pytest.raises(ValueError, match="cuda:7"):
+        train(with_training(steps=2, device="cuda:7"), tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    assert train(with_training(steps=2), tmp_path).steps == 2
+
+
 def test_resuming_with_other_settings_is_refused(tmp_path):
     train(with_training(steps=2), tmp_path)
-    with pytest.raises(ValueError, match=r"other settings \(train.lr differs\)"):
-        train(with_training(steps=2, lr=1.0), tmp_path, resume=True)
+    with pytest.raises(ValueError, match=r"other settings \(train.weight_decay differs\)"):
+        train(with_training(steps=2, weight_decay=1.0), tmp_path, resume=True)
     with pytest.raises(ValueError, match="holds a run already"):
         train(with_training(steps=2), tmp_path)
 

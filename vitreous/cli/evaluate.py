@@ -13,8 +13,7 @@ import tyro
 from rich.progress import Progress, TaskID
 
 from vitreous.cli.show import err, out, table
-from vitreous.data.sources import open_data
-from vitreous.evaluate import Evaluation, choose_split
+from vitreous.evaluate import Evaluation, open_split
 from vitreous.evaluate import evaluate as measure
 from vitreous.weights.files import write_atomically
 from vitreous.weights.load import load
@@ -37,13 +36,13 @@ def evaluate(
         weights: A weights file of ours, one of others with --model, or the name of a public weight.
         data: A folder of class folders, a CSV file, shards, CIFAR's folder, shapes or digits.
         model: The model of a foreign weights file, such as deit_tiny_16.
-        split: Which part of the data; by itself test, else valid, else all.
+        split: Which part of the data; by itself its test or validation part, and all where it has none.
         image_size: Sides in pixels to try one after the other; by itself the model's own.
         batch_size: Pictures at a time.
         output: A JSON file for the numbers.
     """
     net = load(weights, model=model)
-    dataset = choose_split(open_data(data, image_size=net.config.image_size), split)
+    dataset = open_split(data, split, net.config.image_size)
     results = []
     for side in image_size or (None,):
         with Progress(console=err, transient=True) as bar:
@@ -51,12 +50,12 @@ def evaluate(
             advance = functools.partial(show_progress, bar, task)
             results.append(measure(net, dataset, image_size=side, batch_size=batch_size, progress=advance))
     out.print(summary(results, len(dataset)))
-    if not dataset.multi_label:
+    if one_label := not dataset.multi_label:
         out.print(classes_table(results[0]))
     for where, reason in list(results[0].unreadable.items())[:3]:
         err.print(f"could not be read: {where} ({reason})")
     if output is not None:
-        write_atomically(output, json.dumps([as_json(result) for result in results], indent=1).encode())
+        write_atomically(output, json.dumps([as_json(result, one_label) for result in results], indent=1).encode())
 
 
 def show_progress(bar: Progress, task: TaskID, done: int, total: int) -> None:
@@ -99,7 +98,7 @@ def classes_table(result: Evaluation) -> object:
     return table(title, ("class", "mistaken most for", "recall", "precision", "F1", "pictures"), rows, left=2)
 
 
-def as_json(result: Evaluation) -> dict[str, object]:
+def as_json(result: Evaluation, one_label: bool) -> dict[str, object]:
     found = {
         "image_size": result.image_size,
         "metrics": result.metrics,
@@ -108,4 +107,4 @@ def as_json(result: Evaluation) -> dict[str, object]:
         "unreadable": result.unreadable,
         "classes": result.classes,
     }
-    return found if np.isnan(result.targets).any() else found | {"confusion": result.confusion.tolist()}
+    return found | {"confusion": result.confusion.tolist()} if one_label else found

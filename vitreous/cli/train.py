@@ -36,7 +36,8 @@ def train(words: list[str]) -> None:
     known, options = parser.parse_known_args(words[named:])
     known.recipe = words[0] if named else ""
     recipe = resolve(known, options)
-    output = Path(known.output or f"runs/{Path(known.recipe or known.data).stem}")
+    name = Path(known.recipe or known.data).stem
+    output = Path(known.output or f"runs/{name}{'-smoke' if known.smoke else ''}")
     try:
         run(recipe, output, join(recipe.train.device), resume=known.resume, command=words)
     finally:
@@ -76,7 +77,8 @@ def with_options(recipe: Recipe, options: list[str], program: str) -> Recipe:
     ]
     typed = make_dataclass("Recipe", [*parts, ("weights", str, field(default=recipe.weights))])
     given: Any = tyro.cli(typed, args=options, prog=program, config=(tyro.conf.FlagConversionOff,))
-    return Recipe(given.model, given.data, given.augment, given.task, given.train, given.weights)
+    task = recipe.task if given.task == recipe.task else given.task  # a teacher in memory is no setting
+    return Recipe(given.model, given.data, given.augment, task, given.train, given.weights)
 
 
 def run(recipe: Recipe, output: Path, world: World, *, resume: bool, command: list[str]) -> None:

@@ -59,8 +59,8 @@ class Loader:
         epoch, position = divmod(step, self.steps_per_epoch)
         indices = self.order(epoch)[position * self.batch_size : (position + 1) * self.batch_size][self.rows]
         dice = Dice.throw(self.seed, epoch, position, batch=self.batch_size, rows=self.rows)
-        images = torch.from_numpy(self.pixels(indices, dice))
-        targets = torch.from_numpy(self.data.targets(indices))
+        pixels, used = self.pixels(indices, dice)
+        images, targets = torch.from_numpy(pixels), torch.from_numpy(self.data.targets(used))
         return Batch(*augment_pixels(images, targets, self.augment, preprocess=self.preprocess, dice=dice))
 
     def order(self, epoch: int) -> Indices:
@@ -68,17 +68,20 @@ class Loader:
             self.known_order = (epoch, self.data.order(self.seed, epoch))
         return self.known_order[1]
 
-    def pixels(self, indices: Indices, dice: Dice) -> NDArray[np.uint8]:
+    def pixels(self, indices: Indices, dice: Dice) -> tuple[NDArray[np.uint8], Indices]:
+        """Crops of these pictures, and which pictures they are: others stand in for those that cannot be read."""
         size = self.preprocess.image_size
         if isinstance(self.data, Pixels):
             images = torch.from_numpy(self.data.pixels(indices))
-            return cut(images, self.augment, size, dice).numpy()
+            return cut(images, self.augment, size, dice).numpy(), indices
         opened = list(self.pool().map(self.open, indices, range(len(indices)), [dice] * len(indices)))
-        readable = [item for item in opened if item is not None]
+        readable = [place for place, item in enumerate(opened) if item is not None]
         if not readable:
             raise ValueError(f"none of {len(indices)} pictures could be read: {first_of(self.unreadable)}")
         stand_ins = itertools.cycle(readable)
-        return np.stack([next(stand_ins) if item is None else item for item in opened])
+        places = [next(stand_ins) if item is None else place for place, item in enumerate(opened)]
+        shown = [item for item in (opened[place] for place in places) if item is not None]
+        return np.stack(shown), indices[places]
 
     def open(self, index: int, row: int, dice: Dice) -> NDArray[np.uint8] | None:
         assert isinstance(self.data, Pictures)

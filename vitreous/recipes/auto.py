@@ -38,6 +38,8 @@ def choose(source: str, model: str = "", weights: str = "") -> tuple[Recipe, lis
     data = open_data(source).train
     choices: list[Choice] = []
     config = choose_model(data, model, weights, choices)
+    if isinstance(data, Pixels):
+        config = config.override(num_channels=data.num_channels)
     train = choose_training(len(data), bool(weights), config, choices)
     augment = choose_augmentation(data, config, bool(weights), choices)
     task: Task = MultiLabel() if data.multi_label else Classify(smoothing=0.1)

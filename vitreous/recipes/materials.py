@@ -14,6 +14,7 @@ from vitreous.data.splits import Splits
 from vitreous.models.base import Backbone
 from vitreous.recipes.base import DataConfig, Recipe
 from vitreous.spec import Labels, Preprocess, Spec
+from vitreous.tasks.multilabel import MultiLabel
 from vitreous.weights.load import load_weights
 
 MEMORY_LIMIT = 4 * 10**9  # bytes of pictures kept in memory when nobody says otherwise
@@ -37,6 +38,8 @@ def prepare(recipe: Recipe) -> Materials:
         seed=recipe.data.seed,
         image_size=recipe.model.image_size,
     )
+    if splits.train.multi_label and not isinstance(recipe.task, MultiLabel):
+        raise ValueError(f"{recipe.data.source} has several labels a picture, {type(recipe.task).__name__} learns one")
     notes = list(splits.notes)
     train, valid = splits.train, choose_split(splits, recipe.data)
     if recipe.data.limit:

@@ -55,17 +55,23 @@ def open_folder(folder: Path, recipe: Recipe, *, resume: bool) -> None:
     config, described = folder / "config.json", json.loads(json.dumps(recipe.to_json()))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if resume and config.exists():
+        if resume and is_run(folder) and config.exists():
             compare(json.loads(config.read_bytes()), described, folder)
-        elif config.exists():
+        elif is_run(folder):
             raise ValueError(f"{folder} holds a run already; add --resume to go on with it, or choose another --output")
         write_atomically(config, json.dumps(described, indent=1).encode())
     except OSError as error:
         raise ValueError(f"cannot write to {folder} ({error.strerror}); choose another --output") from None
 
 
+def is_run(folder: Path) -> bool:
+    """Whether something was learned there; a start that failed may be tried again."""
+    return (folder / "model.safetensors").exists() or any((folder / "checkpoints").glob("step-*.json"))
+
+
 def compare(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
     free = {"device", "workers", "log_every", "keep", "checkpoint_every", "parallel"}  # change nothing that is learned
+    free |= {"lr", "muon_lr", "warmup", "clip"}  # what one changes when a run diverges
     for part, values in now.items():
         old = before.get(part)
         if isinstance(values, dict) and isinstance(old, dict):

@@ -31,11 +31,16 @@ class Classify(Task):
 
     def loss(self, forward: Forward, batch: Batch) -> tuple[Tensor, Tensor]:
         heads = forward(batch.images)
-        losses = [cross_entropy(logits, batch.targets, smoothing=self.smoothing) for logits in heads.values()]
-        return sum(losses[1:], losses[0]) / len(losses), combine(heads).detach()
+        return head_losses(heads, batch.targets, smoothing=self.smoothing), combine(heads).detach()
 
     def measure(self, logits: Tensor, targets: Tensor, classes: tuple[str, ...]) -> dict[str, float]:
         return class_measures(logits, targets)
+
+
+def head_losses(heads: dict[str, Tensor], targets: Float[Tensor, "b k"], *, smoothing: float) -> Float[Tensor, ""]:
+    """The mean over all heads."""
+    losses = [cross_entropy(logits, targets, smoothing=smoothing) for logits in heads.values()]
+    return sum(losses[1:], losses[0]) / len(losses)
 
 
 def cross_entropy(

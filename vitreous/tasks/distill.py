@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from vitreous.models.base import Backbone
 from vitreous.spec import Batch, Preprocess
 from vitreous.tasks.base import Forward, Task, check_share, combine
-from vitreous.tasks.classify import class_measures, cross_entropy
+from vitreous.tasks.classify import class_measures, cross_entropy, head_losses
 from vitreous.weights.load import load
 
 Kind = Literal["soft", "hard"]
@@ -91,9 +91,9 @@ class Distill(Task):
 
     def loss(self, forward: Forward, batch: Batch) -> tuple[Tensor, Tensor]:
         heads = forward(batch.images)
-        from_labels = cross_entropy(heads["class"], batch.targets, smoothing=self.smoothing)
         if not self.weight:
-            return from_labels, combine(heads).detach()
+            return head_losses(heads, batch.targets, smoothing=self.smoothing), combine(heads).detach()
+        from_labels = cross_entropy(heads["class"], batch.targets, smoothing=self.smoothing)
         pupil = heads.get("distill", heads["class"])
         advice = self.prepared(batch.images)
         if advice.shape != pupil.shape:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
@@ -38,41 +39,56 @@ class Checkpoints:
 
     def save(self, step: int, state: State, *, seconds: float = 0.0) -> Path | None:
         """The new checkpoint's description; None when it could not be written, with a complaint that says why."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         name = f"step-{step:08}"
         sharded = any(isinstance(value, DTensor) for value in state.values())
-        try:
-            content = self.write_shards(name, state) if sharded else self.write_file(name, state)
-            self.world.wait()
-            if self.world.is_main:
-                files = [describe(path, self.folder) for path in content]
-                about = {"step": step, "seconds": seconds, "processes": self.world.size, "files": files}
-                write_atomically(self.folder / f"{name}.json", json.dumps(about, indent=1).encode())
-                self.forget_old()
-        except OSError as error:
-            self.complaints.append(f"the checkpoint of step {step} could not be written ({error.strerror or error})")
-            return None
-        self.world.wait()
+        about = {"step": step, "seconds": seconds, "processes": self.world.size}
+        for write in (
+            lambda: self.write_shards(name, state) if sharded else self.write_file(name, state),
+            lambda: self.describe(name, about),
+        ):
+            problem = self.attempt(write)
+            if self.world.anyone(problem is not None):  # all give up together, so that nobody waits for another
+                self.complaints.append(f"the checkpoint of step {step} could not be written ({problem or 'elsewhere'})")
+                return None
+        self.attempt(lambda: self.forget_old(name))
         return self.folder / f"{name}.json"
 
-    def write_file(self, name: str, state: State) -> list[Path]:
-        path = self.folder / f"{name}.safetensors"
+    def attempt(self, write: Callable[[], None]) -> str | None:
+        """What went wrong, in a few words."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write()
+        except (OSError, CheckpointException) as error:
+            return getattr(error, "strerror", None) or str(error).split("\n")[0]
+        return None
+
+    def describe(self, name: str, about: dict[str, Any]) -> None:
+        """The small JSON that makes a checkpoint count."""
+        if self.world.is_main:
+            sharded = self.folder / name
+            content = sorted(sharded.iterdir()) if sharded.is_dir() else [self.folder / f"{name}.safetensors"]
+            files = [describe(path, self.folder) for path in content]
+            content_of = json.dumps(about | {"files": files}, indent=1)
+            write_atomically(self.folder / f"{name}.json", content_of.encode())
+
+    def write_file(self, name: str, state: State) -> None:
         if self.world.is_main:
             tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
-            write_atomically(path, to_bytes(tensors))
-        return [path]
+            write_atomically(self.folder / f"{name}.safetensors", to_bytes(tensors))
 
-    def write_shards(self, name: str, state: State) -> list[Path]:
+    def write_shards(self, name: str, state: State) -> None:
         path = self.folder / name
         if self.world.is_main and path.exists():
             shutil.rmtree(path)
         self.world.wait()
         save_shards(dict(state), checkpoint_id=str(path))
-        return sorted(path.iterdir())
 
-    def forget_old(self) -> None:
-        """Keep the newest; take away the others and what was never finished."""
-        kept = {path.stem for path in sorted(self.folder.glob("step-*.json"))[-self.keep :]}
+    def forget_old(self, newest: str) -> None:
+        """Keep the last up to the newest; take away older ones, later ones of a run before, and what is unfinished."""
+        if not self.world.is_main:
+            return
+        known = sorted(path.stem for path in self.folder.glob("step-*.json") if path.stem <= newest)
+        kept = set(known[-self.keep :])
         for path in self.folder.iterdir():
             if path.name.lstrip(".").split(".")[0] not in kept and path.name.lstrip(".").startswith("step-"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

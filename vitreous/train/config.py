@@ -51,6 +51,8 @@ class TrainConfig:
         for name in ("steps", "weight_decay", "clip", "evaluate_every", "workers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"train.{name} must not be negative, got {getattr(self, name)}")
+        if self.seed < 0 or self.freeze_blocks < -1:
+            raise ValueError(f"train.seed must not be negative (got {self.seed}), train.freeze_blocks not below -1")
         if self.batch_size % self.accumulate:
             raise ValueError(
                 f"train.batch_size {self.batch_size} cannot be computed in {self.accumulate} equal parts; "

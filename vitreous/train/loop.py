@@ -48,7 +48,7 @@ class Diverged(ValueError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run ended with: the metrics of its last evaluation and the logits behind them."""
+    """What a run ended with: the metrics of the model that it kept, and the logits behind them."""
 
     metrics: dict[str, float]
     steps: int
@@ -120,7 +120,7 @@ class Trainer:
         with RunLog(self.folder, total=self.total, start=start, shown=self.world.is_main) as log, self.stoppable():
             for complaint in self.checkpoints.complaints:
                 log.say(f"[yellow]{complaint}[/yellow]")
-            meter = Meter(self.loader.batch_size)
+            meter = Meter(self.loader.batch_size, one_label=not self.loader.data.multi_label)
             for step, batch in enumerate(self.loader.stream(start, self.total), start=start):
                 self.step(step, batch.to(self.world.device), meter)
                 self.after_step(step + 1, log, meter)
@@ -130,7 +130,7 @@ class Trainer:
 
     def step(self, step: int, batch: Batch, meter: Meter) -> None:
         """One update from one global batch, computed in ``accumulate`` parts."""
-        config, parts = self.config, self.config.accumulate
+        config, parts = self.config, split(batch, self.config.accumulate)
         torch.manual_seed(self.noise_seed(step))
         self.model.train()
         rest(self.model)
@@ -139,11 +139,11 @@ class Trainer:
         )
         set_rate(self.optimisers, share)
         loss = torch.zeros((), device=self.world.device)
-        for index, part in enumerate(split(batch, parts)):
-            with self.no_sync(index < parts - 1), autocast(self.precision, self.world.device):
+        for index, part in enumerate(parts, start=1):
+            with self.no_sync(index < len(parts)), autocast(self.precision, self.world.device):
                 part_loss, logits = self.task.loss(self.forward, part)
-            (part_loss / parts).backward()
-            loss += part_loss.detach() / parts
+            (part_loss / len(parts)).backward()
+            loss += part_loss.detach() / len(parts)
             meter.saw(logits, part.targets)
         norm = self.clip()
         meter.learned(loss, norm, share * config.lr)
@@ -151,6 +151,8 @@ class Trainer:
         for optimiser in self.optimisers:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
+        if config.parallel == "fsdp":
+            self.world.agree_on_buffers(self.model)
         if self.average:
             self.average.update(self.model, step)
 
@@ -176,7 +178,7 @@ class Trainer:
             where = f"the last good checkpoint is {kept.stem}" if kept else "no checkpoint was written yet"
             raise Diverged(
                 f"at step {step + 1} the loss is {loss.item():g} and the gradient's length {norm.item():g}; {where} in "
-                f"{self.checkpoints.folder}. Lower train.lr, lengthen train.warmup or set train.clip 1, and resume"
+                f"{self.checkpoints.folder}. Resume with a lower train.lr, a longer train.warmup or train.clip 1"
             )
 
     # Around the steps
@@ -187,27 +189,30 @@ class Trainer:
             values = {name: self.mean(value) for name, value in meter.values().items()}
             log.write("train", done, values)
             log.progress(done, describe(values))
-            if stop := self.world.anyone(self.stop_asked):
-                self.stop_asked = stop
-        every = round(config.evaluate_every * self.loader.steps_per_epoch) if config.evaluate_every else 0
+        every = max(1, round(config.evaluate_every * self.loader.steps_per_epoch)) if config.evaluate_every else 0
         if every and done % every == 0 and done < self.total and self.valid is not None:
             self.evaluate_and_keep(done, log)
             meter.restart()
-        agreed = self.world.size == 1 or done % config.log_every == 0
-        stop_now = self.stop_asked and agreed
+        together = self.world.size == 1 or done % config.log_every == 0
+        stop_now = together and self.world.anyone(self.stop_asked)
+        saved = True
         if done % config.checkpoint_every == 0 or done == self.total or stop_now:
-            self.keep(done, log)
+            saved = self.keep(done, log)
         if stop_now:
-            raise Interrupted(f"stopped after step {done:,} of {self.total:,}; everything is saved in {self.folder}")
+            state = (
+                f"everything is saved in {self.folder}" if saved else "only the last checkpoint is left to go on from"
+            )
+            raise Interrupted(f"stopped after step {done:,} of {self.total:,}; {state}")
 
     def mean(self, value: float) -> float:
         return float(self.world.mean(torch.tensor(value, device=self.world.device)))
 
-    def keep(self, done: int, log: RunLog) -> None:
+    def keep(self, done: int, log: RunLog) -> bool:
         before = len(self.checkpoints.complaints)
-        self.checkpoints.save(done, self.state(), seconds=time.monotonic() - self.begin)
+        saved = self.checkpoints.save(done, self.state(), seconds=time.monotonic() - self.begin)
         for complaint in self.checkpoints.complaints[before:]:
-            log.say(f"[yellow]{complaint}; training goes on[/yellow]")
+            log.say(f"[yellow]{complaint}[/yellow]")
+        return saved is not None
 
     def state(self) -> dict[str, Tensor]:
         state = state_of(self.model, self.average.values if self.average else {}, self.optimisers)
@@ -221,10 +226,11 @@ class Trainer:
         contents = self.checkpoints.contents(newest)
         remember(self.model, self.optimisers, contents)
         wanted = self.state()
-        if different := sorted(set(wanted) ^ set(contents)):
+        shapes = {name: tuple(value.shape) for name, value in wanted.items()}
+        if different := sorted(name for name in {**shapes, **contents} if shapes.get(name) != contents.get(name)):
             raise ValueError(
-                f"{newest.stem} belongs to another configuration: {different[0]} and {len(different) - 1} more differ; "
-                "resume with the settings the run was started with"
+                f"{newest.stem} does not fit: {different[0]} and {len(different) - 1} more differ; resume with the "
+                "settings and the classes that the run was started with"
             )
         done, seconds = self.checkpoints.load(newest, wanted)
         self.best = wanted["best"].item()
@@ -235,7 +241,7 @@ class Trainer:
         """Ctrl-C and SIGTERM let the step end and save; a second Ctrl-C stops at once."""
 
         def ask(number: int, frame: object) -> None:
-            if self.stop_asked:
+            if self.stop_asked and number == signal.SIGINT:
                 raise KeyboardInterrupt
             self.stop_asked = True
 
@@ -255,7 +261,7 @@ class Trainer:
         """Measure on the validation set, with the average if there is one; save the model when it is the best."""
         with self.average.worn_by(self.model) if self.average else nullcontext():
             if self.valid is None:
-                self.save_model()
+                self.save_model(log)
                 return {"metrics": {}, "unreadable": self.loader.unreadable, **nothing()}
             log.progress(done, "evaluating")
             logits, targets, indices, unreadable = self.predict(self.valid)
@@ -263,9 +269,10 @@ class Trainer:
             name, score = next(iter(metrics.items()))
             log.write("valid", done, metrics)
             log.say(f"step {done:,}: {name} {score:.1%} on {len(logits):,} validation pictures")
-            if score >= self.best or not (self.folder / "model.safetensors").exists():
-                self.best = max(self.best, -math.inf if math.isnan(score) else score)
-                self.save_model()
+            score = -math.inf if math.isnan(score) else score
+            if score >= self.best:
+                self.best = score
+                self.save_model(log)
             elif final:
                 log.say(f"an earlier model was better; it is the one that is kept and reported, with {self.best:.1%}")
                 fill(self.model.state_dict(), read(self.folder / "model.safetensors").tensors)
@@ -287,24 +294,35 @@ class Trainer:
             with autocast(self.precision, self.world.device):
                 answers = combine(self.forward(batch.images.to(self.world.device)))
             rows.append((answers.float().cpu().numpy(), batch.targets.numpy(), indices))
-        everyone = self.world.gathered([np.concatenate(column) for column in zip(*rows, strict=True)])
-        logits, targets, places = (np.concatenate(column) for column in zip(*everyone, strict=True))
+        everyone = self.world.gathered((rows, loader.unreadable))
+        unreadable = {where: reason for _, part in everyone for where, reason in part.items()}
+        together = [row for part, _ in everyone for row in part]
+        if not together:
+            raise ValueError(f"none of the validation pictures could be read, e.g. {first_of(unreadable)}")
+        logits, targets, places = (np.concatenate(column) for column in zip(*together, strict=True))
         _, first = np.unique(places, return_index=True)  # shares of equal length may hold a picture twice
-        return logits[first], targets[first], places[first], loader.unreadable
+        return logits[first], targets[first], places[first], unreadable
 
-    def save_model(self) -> None:
+    def save_model(self, log: RunLog) -> None:
         """``model.safetensors``: a plain model, whatever training wrapped around this one."""
         weights = {name: whole(value).detach().cpu() for name, value in self.model.state_dict().items()}
         if self.world.is_main:
             plain = self.model.config.build()
             plain.load_state_dict(weights)
             plain.spec = self.model.spec
-            save(plain, self.folder / "model.safetensors")
+            try:
+                save(plain, self.folder / "model.safetensors")
+            except OSError as error:
+                log.say(f"[yellow]the model could not be written ({error.strerror or error})[/yellow]")
 
 
-def split(batch: Batch, parts: int) -> Iterator[Batch]:
-    for images, targets in zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True):
-        yield Batch(images, targets)
+def split(batch: Batch, parts: int) -> list[Batch]:
+    if len(batch.images) % parts:
+        raise ValueError(
+            f"{len(batch.images)} pictures, this process's share of a batch, cannot be computed in {parts} equal "
+            "parts; choose train.accumulate that divides them"
+        )
+    return [Batch(*both) for both in zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True)]
 
 
 def nothing() -> dict[str, NDArray[Any]]:

@@ -11,8 +11,8 @@ from torch import Tensor
 class Meter:
     """Loss, accuracy and speed since it was last read."""
 
-    def __init__(self, batch_size: int) -> None:
-        self.batch_size = batch_size
+    def __init__(self, batch_size: int, *, one_label: bool = True) -> None:
+        self.batch_size, self.one_label = batch_size, one_label
         self.restart()
 
     def restart(self) -> None:
@@ -38,10 +38,13 @@ class Meter:
             "lr": self.lr,
             "images_per_second": self.steps * self.batch_size / seconds,
         }
+        if not self.one_label:
+            del values["accuracy"]  # the best of several labels says nothing
         self.restart()
         return values
 
 
 def describe(values: Mapping[str, float]) -> str:
     speed = f"{values['images_per_second']:,.0f} images/s"
-    return f"loss {values['loss']:.3f}  accuracy {values['accuracy']:.1%}  {speed}"
+    right = f"accuracy {values['accuracy']:.1%}  " if "accuracy" in values else ""
+    return f"loss {values['loss']:.3f}  {right}{speed}"

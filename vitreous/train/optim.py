@@ -96,7 +96,7 @@ def optimisers(model: Backbone, config: TrainConfig, *, fused: bool) -> list[tor
         result.append(Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay))
     if others := made(False, config.lr):
         if config.optimiser == "sgd":
-            result.append(torch.optim.SGD(others, lr=config.lr, momentum=config.momentum, nesterov=True))
+            result.append(torch.optim.SGD(others, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0))
         else:
             result.append(torch.optim.AdamW(others, lr=config.lr, betas=config.betas, fused=fused))
     return result

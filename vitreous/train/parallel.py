@@ -62,6 +62,12 @@ class World:
         dist.all_gather_object(values, value)
         return values
 
+    def agree_on_buffers(self, model: nn.Module) -> None:
+        """Statistics of norms as the first process has them; DDP does so by itself, FSDP does not."""
+        if self.size > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, 0)
+
     def wait(self) -> None:
         if self.size > 1:
             dist.barrier()
