@@ -1,6 +1,8 @@
 """CIFAR-10 with a plain ViT on patches of 4 pixels: what the same budget gives without convolutions.
 
 vitreous train cifar10_vit_plain --data FOLDER/WITH/CIFAR
+
+Measured: 70.0 % of the test set after 13 minutes on two cores (--train.epochs 3.4, docs/figures/cifar10.json).
 """
 
 from dataclasses import replace
