@@ -68,7 +68,7 @@ def evaluate(
     model.eval()
     dataset = data if isinstance(data, Dataset) else open_split(os.fspath(data), split)
     columns = match_classes(model, dataset)
-    preprocess = preprocess_at(model, dataset, image_size)
+    preprocess = preprocess_at(model, image_size)
     device = next(model.parameters()).device
     loader = EvaluationLoader(dataset, preprocess, batch_size=batch_size)
     rows: list[tuple[NDArray[Any], NDArray[Any]]] = []
@@ -129,6 +129,6 @@ def match_classes(model: Backbone, data: Dataset) -> list[int]:
     return [names.index(name) for name in data.classes]
 
 
-def preprocess_at(model: Backbone, data: Dataset, image_size: int | Size | None) -> Preprocess:
+def preprocess_at(model: Backbone, image_size: int | Size | None) -> Preprocess:
     own = model.spec.preprocess
     return own if image_size is None else replace(own, image_size=pair(image_size, "image_size"))

@@ -75,8 +75,7 @@ class ResidualStem(nn.Module):
     """A small convolutional network as the stem: at each halving a convolution at full resolution, pooled by maximum,
     and then a second one beside a residual.
 
-    Costs more than :class:`ConvStem` and learns small pictures much better: most of what there is to see in 32 pixels
-    is local.
+    Costs more than :class:`ConvStem`; made for small pictures, where most of what there is to see is local.
     """
 
     def __init__(self, patch_size: tuple[int, int], num_channels: int, dim: int) -> None:

@@ -61,7 +61,7 @@ def choose_model(data: Dataset, model: str, weights: str, choices: list[Choice])
         config = with_size(config, (side, side), choices, f"pictures are typically {typical} pixels")
         return smaller_patches(config, choices)
     patch = 8 if side <= 128 else 16
-    choices.append(Choice("model", "small ViT, residual stem", "early convolutions learn much faster from scratch"))
+    choices.append(Choice("model", "small ViT, residual stem", "early convolutions help where no weights do"))
     config = ViTConfig(
         patch_size=(patch, patch),
         stem="residual",
@@ -134,7 +134,9 @@ def choose_training(number: int, pretrained: bool, config: Config, choices: list
         lr = 5e-4 * batch / 128
         choices.append(Choice("rate", f"{lr:.1e}, layer decay 0.75", "early layers need to change least"))
         return replace(common, lr=lr, layer_decay=0.75)
-    choices.append(Choice("optimiser", "Muon, with AdamW for what is no matrix", "it learns fastest on small budgets"))
+    choices.append(
+        Choice("optimiser", "Muon, with AdamW for what is no matrix", "it is made to learn fast on small budgets")
+    )
     return replace(common, optimiser="muon", lr=2e-3, muon_lr=0.02)
 
 

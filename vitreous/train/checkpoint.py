@@ -67,9 +67,8 @@ class Checkpoints:
         if self.world.is_main:
             sharded = self.folder / name
             content = sorted(sharded.iterdir()) if sharded.is_dir() else [self.folder / f"{name}.safetensors"]
-            files = [describe(path, self.folder) for path in content]
-            content_of = json.dumps(about | {"files": files}, indent=1)
-            write_atomically(self.folder / f"{name}.json", content_of.encode())
+            files = [fingerprint(path, self.folder) for path in content]
+            write_atomically(self.folder / f"{name}.json", json.dumps(about | {"files": files}, indent=1).encode())
 
     def write_file(self, name: str, state: State) -> None:
         if self.world.is_main:
@@ -105,7 +104,7 @@ class Checkpoints:
     def problem(self, path: Path) -> str | None:
         try:
             for file in json.loads(path.read_bytes())["files"]:
-                if describe(self.folder / file["name"], self.folder) != file:
+                if fingerprint(self.folder / file["name"], self.folder) != file:
                     return f"{file['name']} is damaged"
         except (OSError, ValueError, KeyError, TypeError) as error:
             return f"it cannot be read ({error})"
@@ -141,7 +140,7 @@ def fill(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
         target.copy_(value)
 
 
-def describe(path: Path, below: Path) -> dict[str, Any]:
+def fingerprint(path: Path, below: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "blake2b").hexdigest()
     return {"name": str(path.relative_to(below)), "bytes": path.stat().st_size, "blake2b": digest}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 
@@ -58,7 +58,3 @@ class TrainConfig:
                 f"train.batch_size {self.batch_size} cannot be computed in {self.accumulate} equal parts; "
                 "choose train.accumulate that divides it"
             )
-
-    def changed(self) -> dict[str, object]:
-        """The settings that differ from the defaults."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}

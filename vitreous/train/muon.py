@@ -2,7 +2,7 @@
 
     m ← 0.95 m + 0.05 g;     u = orthogonal(0.05 g + 0.95 m);     W ← W (1 − η λ) − η √max(1, rows/columns) · u
 
-Every direction of a weight matrix moves equally far, which on small budgets learns about twice as fast as AdamW.
+Every direction of a weight matrix moves equally far.
 ``torch.optim.Muon`` computes in bfloat16, which kills the process on some CPUs, and takes no convolutions; this one
 stays in float32 and reads a convolution as the matrix (out, in · y · x) that it is.
 """

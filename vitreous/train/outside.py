@@ -38,7 +38,7 @@ def choose_precision(wanted: str, device: str) -> tuple[str, str]:
         return "bf16", "as asked"
     if on_gpu and torch.cuda.is_bf16_supported():
         return "bf16", "this GPU computes in it"
-    return "fp32", "bf16 is rarely faster on a CPU, and unsafe on some" if not on_gpu else "this GPU lacks bf16"
+    return "fp32", "bf16 is unsafe on some CPUs; ask for it to have it tried" if not on_gpu else "this GPU lacks bf16"
 
 
 def autocast(precision: str, device: str) -> AbstractContextManager[object]:
