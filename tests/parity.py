@@ -3,6 +3,11 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import vitreous as vt
+
+TOLERANCE = 1e-5
 
 
 def fill(model: nn.Module, seed: int = 0) -> nn.Module:
@@ -55,3 +60,53 @@ def assert_every_block_matters(model, run) -> None:
         block.forward = original
         assert moved > 1e-2, f"block {index} could be removed and nobody would notice ({moved:.1e})"
     assert error(run(), expected) == 0
+
+
+def same(ours, theirs, images, *, run=None, every_block=True):
+    """Load through the key map, compare, and prove that each block matters."""
+    report = vt.load_weights(ours.eval(), theirs.state_dict())
+    run = run or ours
+    with torch.no_grad():
+        assert error(run(images), theirs(images)) < TOLERANCE
+        if every_block:
+            assert_every_block_matters(ours, lambda: run(images))
+    return report
+
+
+class Logits(torch.nn.Module):
+    """A transformers model that takes images and gives one tensor."""
+
+    def __init__(self, model, field="logits", **options):
+        super().__init__()
+        self.model, self.field, self.options = model, field, options
+
+    def forward(self, images):
+        return self.model(images, **self.options)[self.field]
+
+    def state_dict(self):
+        return self.model.state_dict()
+
+
+def assert_same_parameters(name, make_theirs) -> None:
+    """Every tensor of ``make_theirs(num_classes)`` finds its place by name and shape, and there are no others."""
+    with torch.device("meta"):
+        ours = vt.create_model(name)
+        theirs = make_theirs(ours.config.num_classes)
+        report = vt.load_weights(ours, theirs.state_dict())
+    assert report.num_loaded == len(ours.state_dict())
+    assert not report.adapted
+    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
+
+
+def assert_same_macs(name, make_theirs) -> None:
+    """Both counted by torch, at the row's own image size."""
+    with torch.device("meta"):
+        ours = vt.create_model(name)
+        models = ours, make_theirs(ours.config.num_classes)
+        images = torch.empty(1, 3, *ours.config.image_size)
+        counts = []
+        for model in models:
+            with FlopCounterMode(display=False) as counter:
+                model.eval()(images)
+            counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0

@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "cli": EVERYTHING,
     "__main__": {"cli"},
 }
-OPEN_TO_ALL = {"spec", "machine"}
+OPEN_TO_ALL = {"spec", "options", "machine"}
 
 
 def imports_of_ours(path: Path) -> set[str]:

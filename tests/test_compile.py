@@ -5,14 +5,15 @@ import sys
 
 import pytest
 
-from tests.models.test_contract import SMALLEST, shallow
+from tests.models.test_contract import SMALLEST
 
 TRACE = """
 import torch, vitreous as vt
+from tests.family import shallow
 batch = torch.export.Dim("batch", min=1, max=64)
 for name, options in {cases}:
     torch.compiler.reset()
-    model = vt.create_model(name, image_size=64, num_classes=7, **options).eval()
+    model = vt.create_model(name, image_size=64, num_classes=7, **shallow(name) | options).eval()
     images = torch.randn(2, 3, 64, 64)
     traced = torch.compile(model, backend="eager", fullgraph=True)
     assert torch.allclose(traced(images), model(images), atol=1e-5)
@@ -23,9 +24,9 @@ for name, options in {cases}:
         assert torch.allclose(exported(some), model(some), atol=1e-5), (name, options, size)
 print("traced")
 """
-FAMILIES = [(name, shallow(name)) for name in SMALLEST]
+FAMILIES = [(name, {}) for name in SMALLEST]
 POSITIONS = [
-    ("vit_tiny_16", {"depth": 2, "position": position})
+    ("vit_tiny_16", {"position": position})
     for position in ("none", "learned_2d", "sincos_1d", "sincos_2d", "relative", "rope")
 ]
 

@@ -7,31 +7,12 @@ import pytest
 import torch
 
 import vitreous as vt
+from tests.family import small, smallest_of_each_family
 from tests.parity import error, fill
 from vitreous.models import MODELS
 
 
-def smallest_of_each_family():
-    smallest = {}
-    for name, config in MODELS.items():
-        with torch.device("meta"):
-            size = sum(p.numel() for p in config.build().parameters())
-        family = name.split("_")[0].rstrip("0123456789")
-        smallest[family] = min(smallest.get(family, (size, name)), (size, name))
-    return [name for _, name in smallest.values()]
-
-
 SMALLEST = smallest_of_each_family()
-
-
-def shallow(name):
-    """Options that leave a row as few blocks as show that they are strung together."""
-    return {"depth": 2} if name.split("_")[0] in ("vit", "deit", "dinov2") else {"layout": (1, 1, 1, 1)}
-
-
-def small(name, **overrides):
-    """A row with few, filled weights: real enough to compute with."""
-    return fill(vt.create_model(name, image_size=64, num_classes=7, **overrides))
 
 
 @pytest.mark.parametrize("name", vt.list_models())

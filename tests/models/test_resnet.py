@@ -15,7 +15,7 @@ TOLERANCE = 1e-5
 
 def tiny(**overrides):
     return fill(
-        vt.create_model("resnet18", **({"layout": (1, 1, 1, 1), "image_size": 64, "num_classes": 5} | overrides))
+        vt.create_model("resnet18", **({"depths": (1, 1, 1, 1), "image_size": 64, "num_classes": 5} | overrides))
     )
 
 
@@ -140,7 +140,7 @@ def test_blocks_are_the_residual_ones_in_order():
 @pytest.mark.parametrize(("block", "last"), [("basic", "bn2"), ("bottleneck", "bn3")])
 def test_branches_start_at_zero_unless_told_otherwise(block, last):
     for zero in (True, False):
-        model = vt.create_model("resnet18", block=block, layout=(1, 1, 1, 1), zero_init_residual=zero)
+        model = vt.create_model("resnet18", block=block, depths=(1, 1, 1, 1), zero_init_residual=zero)
         assert {getattr(b, last).weight.abs().max().item() for b in model.blocks()} == {0.0 if zero else 1.0}
 
 
@@ -156,12 +156,12 @@ def test_no_attention_to_record():
         pass
 
 
-def test_a_saved_layout_is_read_back(tmp_path):
-    model = tiny(layout=[1, 2, 1, 1], stem="small", zero_init_residual=False)
+def test_a_saved_config_is_read_back(tmp_path):
+    model = tiny(depths=[1, 2, 1, 1], stem="small", zero_init_residual=False)
     vt.save(model, tmp_path / "model.safetensors")
     again = vt.load(tmp_path / "model.safetensors").eval()
     assert again.config == model.config
-    assert again.config.layout == (1, 2, 1, 1)
+    assert again.config.depths == (1, 2, 1, 1)
     images = torch.randn(1, 3, 32, 32)
     assert torch.equal(again(images), model(images))
 
@@ -169,12 +169,12 @@ def test_a_saved_layout_is_read_back(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layout": (2, 2, 2)}, r"four numbers of blocks.*got \(2, 2, 2\)"),
-        ({"layout": 8}, "four numbers of blocks.*got 8"),
-        ({"layout": "2222"}, "four numbers of blocks.*got '2222'"),
-        ({"layout": (2, 2, 0, 2)}, "each number in layout must be at least 1, got 0"),
-        ({"layout": (2, 2, 2.5, 2)}, "each number in layout must be a whole number, got 2.5"),
-        ({"layout": (2, 2, 10**9, 2)}, "at most 1024 blocks in all, got 1000000006"),
+        ({"depths": (2, 2, 2)}, r"depths must have 4 numbers, one per stage; got \(2, 2, 2\)"),
+        ({"depths": 8}, "depths must be several values in a row, got 8"),
+        ({"depths": "2222"}, "depths must be several values in a row, got '2222'"),
+        ({"depths": (2, 2, 0, 2)}, "each of depths must be at least 1, got 0"),
+        ({"depths": (2, 2, 2.5, 2)}, "each of depths must be a whole number, got 2.5"),
+        ({"depths": (2, 2, 10**9, 2)}, "at most 1024 blocks in all, got 1000000006"),
         ({"block": "botleneck"}, "did you mean 'bottleneck'"),
         ({"stem": "patch"}, "stem must be one of imagenet, small"),
         ({"depth": 3}, "has no option 'depth'"),

@@ -5,25 +5,20 @@ import timm
 import torch
 import torchvision
 import transformers
-from torch.utils.flop_counter import FlopCounterMode
 
 import vitreous as vt
-from tests.parity import assert_every_block_matters, error, fill, large_ones_slowly
+from tests.parity import (
+    TOLERANCE,
+    Logits,
+    assert_same_macs,
+    assert_same_parameters,
+    error,
+    fill,
+    large_ones_slowly,
+    same,
+)
 from vitreous.layers import position
 from vitreous.models.vit import SIZES
-
-TOLERANCE = 1e-5
-
-
-def same(ours, theirs, images, *, run=None, every_block=True):
-    """Load through the key map, compare, and prove that each block matters."""
-    report = vt.load_weights(ours.eval(), theirs.state_dict())
-    run = run or ours
-    with torch.no_grad():
-        assert error(run(images), theirs(images)) < TOLERANCE
-        if every_block:
-            assert_every_block_matters(ours, lambda: run(images))
-    return report
 
 
 @pytest.mark.parametrize("size", ["tiny", "small", "base"])
@@ -121,20 +116,6 @@ def test_timm_dinov2_giant_has_a_gated_mlp():
     theirs = fill(timm.create_model("vit_giant_patch14_reg4_dinov2", img_size=56, depth=1))
     ours = vt.create_model("dinov2_giant_reg4_14", image_size=56, depth=1)
     same(ours, theirs, torch.randn(1, 3, 56, 56))
-
-
-class Logits(torch.nn.Module):
-    """A transformers model that takes images and gives one tensor."""
-
-    def __init__(self, model, field="logits", **options):
-        super().__init__()
-        self.model, self.field, self.options = model, field, options
-
-    def forward(self, images):
-        return self.model(images, **self.options)[self.field]
-
-    def state_dict(self):
-        return self.model.state_dict()
 
 
 def hf_shape(size):
@@ -284,27 +265,12 @@ TIMM_NAMES = {
 
 @pytest.mark.parametrize("name", TIMM_NAMES)
 def test_names_shapes_and_counts_equal_timm_on_the_meta_device(name):
-    with torch.device("meta"):
-        ours = vt.create_model(name)
-        theirs = timm.create_model(TIMM_NAMES[name], num_classes=ours.config.num_classes)
-        report = vt.load_weights(ours, theirs.state_dict())
-    assert report.num_loaded == len(ours.state_dict())
-    assert not report.adapted
-    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
+    assert_same_parameters(name, lambda classes: timm.create_model(TIMM_NAMES[name], num_classes=classes))
 
 
 @pytest.mark.parametrize("name", large_ones_slowly(TIMM_NAMES))
 def test_macs_equal_timm_on_the_meta_device(name):
-    with torch.device("meta"):
-        ours = vt.create_model(name)
-        theirs = timm.create_model(TIMM_NAMES[name], num_classes=ours.config.num_classes)
-        images = torch.empty(1, 3, *ours.config.image_size)
-        counts = []
-        for model in (ours, theirs):
-            with FlopCounterMode(display=False) as counter:
-                model.eval()(images)
-            counts.append(counter.get_total_flops())
-    assert counts[0] == counts[1] > 0
+    assert_same_macs(name, lambda classes: timm.create_model(TIMM_NAMES[name], num_classes=classes))
 
 
 @pytest.mark.parametrize(("name", "theirs"), [("vit_large_16", "vit_l_16"), ("vit_huge_14", "vit_h_14")])

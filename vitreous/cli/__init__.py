@@ -64,7 +64,7 @@ def find(words: list[str]) -> str:
     for length in (2, 1):
         if (name := " ".join(words[:length])) in COMMANDS:
             return name
-    from vitreous.models.base import did_you_mean
+    from vitreous.options import did_you_mean
 
     if group := group_of(words[0]):
         raise ValueError(f"'{words[0]}' needs one of: {', '.join(group)}")

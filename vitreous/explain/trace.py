@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from vitreous.layers.attention import Attend, Layout
 from vitreous.layers.position import Grid
-from vitreous.models.base import Backbone, did_you_mean
+from vitreous.models.base import Backbone
+from vitreous.options import did_you_mean
 
 Reduce = Callable[[Tensor], Tensor]
 

@@ -9,7 +9,9 @@ another module in its place (``explain/trace.py``) and see the weights that the 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +19,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.position import Grid, RelativeBias, Rotary
 
 
@@ -29,14 +32,18 @@ class Layout(NamedTuple):
 
 
 class Attend(nn.Module):
-    """softmax(q kᵀ / (τ √k) + bias) v, with τ the temperature: → 0 picks the best key, → ∞ averages all."""
+    """softmax(q kᵀ / (τ √k) + bias) v, with τ the temperature: → 0 picks the best key, → ∞ averages all.
 
-    def __init__(self, *, temperature: float = 1.0, drop_rate: float = 0.0) -> None:
+    ``scaled=False`` leaves out √k, for queries and keys that have their scale already.
+    """
+
+    def __init__(self, *, temperature: float = 1.0, drop_rate: float = 0.0, scaled: bool = True) -> None:
         super().__init__()
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}")
         self.temperature = temperature
         self.drop_rate = drop_rate
+        self.scaled = scaled
 
     def forward(
         self,
@@ -61,7 +68,7 @@ class Attend(nn.Module):
         )
 
     def scale(self, q: Tensor) -> float:
-        return 1.0 / (self.temperature * math.sqrt(q.shape[-1]))
+        return 1.0 / (self.temperature * (math.sqrt(q.shape[-1]) if self.scaled else 1.0))
 
     def weights(
         self,
@@ -120,6 +127,30 @@ class SelfAttention(nn.Module):
         bias = self.relative(grid, num_prefix) if self.relative is not None else None
         out = self.attend(q, k, v, bias=bias, layout=Layout(grid, grid, num_prefix))
         return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Full(Mixer):
+    """Every token looks at every token: cost grows with the square of their number."""
+
+    name: ClassVar[str] = "attention"
+    no_holes: ClassVar[str] = ""
+    no_position: ClassVar[Mapping[str, str]] = {}
+    temperature: float = 1.0
+
+    def make(self, place: Place) -> SelfAttention:
+        return SelfAttention(
+            place.dim,
+            place.num_heads,
+            qkv_bias=place.qkv_bias,
+            relative=RelativeBias(place.grid, place.num_heads, place.num_prefix)
+            if place.position == "relative"
+            else None,
+            rotary=Rotary(place.dim // place.num_heads) if place.position == "rope" else None,
+            temperature=self.temperature,
+            drop_rate=place.drop_rate,
+            attention_drop_rate=place.attention_drop_rate,
+        )
 
 
 class CrossAttention(nn.Module):

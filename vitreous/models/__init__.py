@@ -5,13 +5,18 @@ from __future__ import annotations
 import fnmatch
 from typing import Any
 
-from vitreous.models import resnet, vit
-from vitreous.models.base import Backbone, Config, did_you_mean
+from vitreous.models import pyramid, resnet, vit
+from vitreous.models.base import Backbone, Config
+from vitreous.options import did_you_mean
 
 #: Configs that a weights file may name.
-FAMILIES: dict[str, type[Config]] = {"vit": vit.ViTConfig, "resnet": resnet.ResNetConfig}
+FAMILIES: dict[str, type[Config]] = {
+    "vit": vit.ViTConfig,
+    "pyramid": pyramid.PyramidConfig,
+    "resnet": resnet.ResNetConfig,
+}
 
-MODELS: dict[str, Config] = {**vit.VARIANTS, **resnet.VARIANTS}
+MODELS: dict[str, Config] = {**vit.VARIANTS, **pyramid.VARIANTS, **resnet.VARIANTS}
 
 
 def list_models(pattern: str = "*") -> list[str]:

@@ -10,26 +10,21 @@ model.config, model.spec              how it was built; how pictures are prepare
 
 from __future__ import annotations
 
-import difflib
-import math
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, replace
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.layers.init import trunc_normal_
 from vitreous.layers.position import Grid
+from vitreous.options import Options
 from vitreous.spec import Labels, Preprocess, Size, Spec, pair
-
-AnyConfig = TypeVar("AnyConfig", bound="Config")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ABC):
+class Config(Options, ABC):
     """How to build one model. Families add their fields; every instance checks its own values."""
 
     image_size: Size = (224, 224)
@@ -37,10 +32,7 @@ class Config(ABC):
     num_classes: int = 1000
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for field in fields(self):
-            value = checked(field.name, getattr(self, field.name), hints[field.name])
-            object.__setattr__(self, field.name, value)
+        super().__post_init__()
         object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
         if self.num_channels < 1:
             raise ValueError(f"num_channels must be at least 1, got {self.num_channels}")
@@ -48,17 +40,6 @@ class Config(ABC):
     @abstractmethod
     def build(self) -> Backbone:
         """The model, freshly initialised."""
-
-    def override(self: AnyConfig, **overrides: Any) -> AnyConfig:
-        """A copy with some fields changed; an unknown name is an error that names the nearest field."""
-        names = [field.name for field in fields(self)]
-        for name in overrides:
-            if name not in names:
-                raise ValueError(f"{type(self).__name__} has no option {name!r}{did_you_mean(name, names)}")
-        return replace(self, **overrides)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -154,44 +135,16 @@ def classifier(dim: int, num_classes: int) -> nn.Module:
     return head
 
 
-def checked(name: str, value: Any, hint: Any) -> Any:
-    """A config's value as its type says: a number, a probability for a rate, one of the choices."""
-    if get_origin(hint) is Literal:
-        choices = [str(choice) for choice in get_args(hint)]
-        if value not in get_args(hint):
-            near = did_you_mean(str(value), choices)
-            hint = near if "did you mean" in near else ""
-            raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}{hint}")
-    elif hint is bool and not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
-    elif hint is int:
-        value = checked_int(name, value)
-    elif hint is float or (hint == (float | None) and value is not None):
-        value = checked_float(name, value)
-    return value
+def check_stages(num_stages: int, *, depths: tuple[int, ...], **others: tuple[int, ...]) -> None:
+    """Rows of numbers that a config gives stage by stage: as many as there are stages, and no endless network."""
+    for name, row in {"depths": depths, **others}.items():
+        if len(row) != num_stages:
+            raise ValueError(f"{name} must have {num_stages} numbers, one per stage; got {row}")
+    if sum(depths) > 1024:
+        raise ValueError(f"depths must be at most 1024 blocks in all, got {sum(depths)}")
 
 
-def checked_int(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ValueError(f"{name} must be a whole number, got {value!r}")
-    value = operator.index(value)
-    least = 0 if name.startswith("num_") else 1
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
-    return value
-
-
-def checked_float(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{name} must be a number, got {value!r}")
-    if value < 0 or (name.endswith("_rate") and value >= 1):
-        raise ValueError(f"{name} must {'lie in [0, 1)' if name.endswith('_rate') else 'not be negative'}, got {value}")
-    return float(value)
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    known = list(known)
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; known: {', '.join(sorted(known))}" if len(known) <= 30 else ""
+def drop_path_rates(last: float, depths: tuple[int, ...]) -> list[list[float]]:
+    """One rate per block of each stage, growing linearly from 0 at the very first to ``last`` at the very last."""
+    rates = iter(last * index / max(1, sum(depths) - 1) for index in range(sum(depths)))
+    return [[next(rates) for _ in range(depth)] for depth in depths]

@@ -15,7 +15,6 @@ classifier starts small as in every other family, and ``stem="small"`` is the st
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,7 +22,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.models.base import Backbone, Config, FeatureMap, Features, checked_int, classifier
+from vitreous.models.base import Backbone, Config, FeatureMap, Features, check_stages, classifier
 
 WIDTHS = (64, 128, 256, 512)
 EXPANSION = {"basic": 1, "bottleneck": 4}
@@ -31,31 +30,22 @@ EXPANSION = {"basic": 1, "bottleneck": 4}
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetConfig(Config):
-    layout: tuple[int, ...] = (2, 2, 2, 2)  # residual blocks in each of the four stages
+    depths: tuple[int, ...] = (2, 2, 2, 2)  # residual blocks in each of the four stages
     block: Literal["basic", "bottleneck"] = "basic"
     stem: Literal["imagenet", "small"] = "imagenet"  # small: full resolution, for pictures of some 32 pixels
     zero_init_residual: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "layout", checked_layout(self.layout))
+        check_stages(len(WIDTHS), depths=self.depths)
 
     @property
     def depth(self) -> int:
         """Residual blocks in all."""
-        return sum(self.layout)
+        return sum(self.depths)
 
     def build(self) -> ResNet:
         return ResNet(self)
-
-
-def checked_layout(layout: Any) -> tuple[int, ...]:
-    if not isinstance(layout, Iterable) or isinstance(layout, str) or len(counts := tuple(layout)) != len(WIDTHS):
-        raise ValueError(f"layout must be four numbers of blocks, one per stage, as in (2, 2, 2, 2); got {layout!r}")
-    counts = tuple(checked_int("each number in layout", count) for count in counts)
-    if sum(counts) > 1024:
-        raise ValueError(f"layout must have at most 1024 blocks in all, got {sum(counts)}")
-    return counts
 
 
 class ResNet(Backbone):
@@ -94,7 +84,7 @@ def torchvision_resnet(config: ResNetConfig) -> Any:
     from torchvision.models import resnet  # here, since it takes a second that other families need not wait for
 
     block = {"basic": resnet.BasicBlock, "bottleneck": resnet.Bottleneck}[config.block]
-    return resnet.ResNet(block, list(config.layout), num_classes=1, zero_init_residual=config.zero_init_residual)
+    return resnet.ResNet(block, list(config.depths), num_classes=1, zero_init_residual=config.zero_init_residual)
 
 
 def make_stem(config: ResNetConfig, net: Any) -> nn.Sequential:
@@ -109,9 +99,9 @@ def make_stem(config: ResNetConfig, net: Any) -> nn.Sequential:
 
 
 VARIANTS: dict[str, ResNetConfig] = {
-    "resnet18": ResNetConfig(layout=(2, 2, 2, 2)),
-    "resnet34": ResNetConfig(layout=(3, 4, 6, 3)),
-    "resnet50": ResNetConfig(layout=(3, 4, 6, 3), block="bottleneck"),
-    "resnet101": ResNetConfig(layout=(3, 4, 23, 3), block="bottleneck"),
-    "resnet152": ResNetConfig(layout=(3, 8, 36, 3), block="bottleneck"),
+    "resnet18": ResNetConfig(depths=(2, 2, 2, 2)),
+    "resnet34": ResNetConfig(depths=(3, 4, 6, 3)),
+    "resnet50": ResNetConfig(depths=(3, 4, 6, 3), block="bottleneck"),
+    "resnet101": ResNetConfig(depths=(3, 4, 23, 3), block="bottleneck"),
+    "resnet152": ResNetConfig(depths=(3, 8, 36, 3), block="bottleneck"),
 }

@@ -24,13 +24,14 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import SelfAttention, check_heads
+from vitreous.layers.attention import Full, check_heads
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.drop import TokenDrop
 from vitreous.layers.init import init_deit, init_vit
+from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.mlp import GatedMlp, Mlp
 from vitreous.layers.patch import ConvStem, PatchEmbed, ResidualStem, grid_of
-from vitreous.layers.position import Grid, Learned, LearnedAxes, RelativeBias, Rotary, SinCos
+from vitreous.layers.position import Grid, Learned, LearnedAxes, SinCos
 from vitreous.models.base import Backbone, Config, FeatureMap, Features, classifier
 from vitreous.spec import Size, pair
 
@@ -42,6 +43,7 @@ class ViTConfig(Config):
     dim: int = 768
     depth: int = 12
     num_heads: int = 12
+    mixer: Mixer = Full()
     mlp_ratio: float = 4.0
     mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu"
     qkv_bias: bool = True
@@ -181,12 +183,15 @@ def make_position(config: ViTConfig, grid: Grid) -> Learned | LearnedAxes | SinC
 
 
 def make_block(config: ViTConfig, grid: Grid, num_prefix: int, index: int) -> PreNormBlock:
-    mixer = SelfAttention(
-        config.dim,
-        config.num_heads,
+    place = Place(
+        dim=config.dim,
+        num_heads=config.num_heads,
+        grid=grid,
+        num_prefix=num_prefix,
+        position=config.position if config.position in ("relative", "rope") else "added",
+        index=index,
+        drops_tokens=config.token_drop_rate > 0,
         qkv_bias=config.qkv_bias,
-        relative=RelativeBias(grid, config.num_heads, num_prefix) if config.position == "relative" else None,
-        rotary=Rotary(config.dim // config.num_heads) if config.position == "rope" else None,
         drop_rate=config.drop_rate,
         attention_drop_rate=config.attention_drop_rate,
     )
@@ -197,7 +202,7 @@ def make_block(config: ViTConfig, grid: Grid, num_prefix: int, index: int) -> Pr
         mlp = Mlp(config.dim, hidden_dim, approximate=config.mlp == "gelu_tanh", drop_rate=config.drop_rate)
     return PreNormBlock(
         config.dim,
-        mixer,
+        config.mixer.build(place),
         mlp,
         norm_eps=config.norm_eps,
         layer_scale=config.layer_scale,

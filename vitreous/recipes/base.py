@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitreous.data.augment import Augment
-from vitreous.models.base import Config, did_you_mean
+from vitreous.models.base import Config
+from vitreous.options import did_you_mean
 from vitreous.tasks.base import Task
 from vitreous.tasks.classify import Classify
 from vitreous.tasks.distill import Distill

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitreous.models.base import did_you_mean
+from vitreous.options import did_you_mean
 from vitreous.spec import HALF, IMAGENET_MEAN, IMAGENET_STD, Labels, Preprocess, Spec
 from vitreous.weights.files import first_line
 

@@ -1,0 +1,33 @@
+"""Between the stages of a pyramid: a map becomes the tokens of one with half the sides."""
+
+from __future__ import annotations
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.patch import pad_to_patches
+
+
+class ConvDownsample(nn.Module):
+    """A convolution of 3×3 with stride 2: neighbouring tokens share what lies between them."""
+
+    def __init__(self, dim_in: int, dim_out: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(dim_in, dim_out, 3, stride=2, padding=1)
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+        return rearrange(self.conv(x), "b d y x -> b (y x) d")
+
+
+class PatchMerging(nn.Module):
+    """Swin's: every 2×2 tokens side by side, normalised and projected. Odd sides are padded with zeros."""
+
+    def __init__(self, dim_in: int, dim_out: int, *, norm_eps: float = 1e-5) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4 * dim_in, eps=norm_eps)
+        self.proj = nn.Linear(4 * dim_in, dim_out, bias=False)
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+        four = rearrange(pad_to_patches(x, (2, 2)), "b c (y p) (x q) -> b (y x) (q p c)", p=2, q=2)
+        return self.proj(self.norm(four))

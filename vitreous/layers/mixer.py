@@ -1,0 +1,87 @@
+"""What every token mixer has in common: it is chosen by name or by its options, and told the place it is put in.
+
+A mixer is a module ``(tokens, grid, num_prefix) → tokens``. Beside it stand its options, a frozen dataclass such as
+``Performer(num_features=128)``, whose ``build(place)`` makes the module. ``layers/mixers.py`` is the table of them all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+from torch import nn
+
+from vitreous.layers.position import Grid
+from vitreous.options import Options, did_you_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a mixer is put: what it must know of the model around it."""
+
+    dim: int
+    num_heads: int
+    grid: Grid  # of the image size that the model is built for; others come at run time
+    num_prefix: int = 0
+    position: Literal["added", "relative", "rope"] = "added"  # added to the tokens, or a matter of the mixer
+    stage: int = 0  # counted from the finest
+    index: int = 0  # of the block in its stage
+    drops_tokens: bool = False  # in training the grid has holes
+    qkv_bias: bool = True
+    drop_rate: float = 0.0
+    attention_drop_rate: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixer(Options, ABC):
+    """Options of a mixer. The three reasons say why it cannot serve somewhere; an empty one means that it can."""
+
+    name: ClassVar[str]
+    no_prefix: ClassVar[str] = ""
+    no_holes: ClassVar[str] = "it looks at neighbours on the grid"
+    no_position: ClassVar[Mapping[str, str]] = {
+        "relative": "it never forms the logits that a relative bias is added to",
+        "rope": "it does not turn queries and keys",
+    }
+
+    def build(self, place: Place) -> nn.Module:
+        """The module, or an error that says why this mixer cannot serve in this place."""
+        if place.num_prefix and self.no_prefix:
+            raise ValueError(
+                f"mixer {self.name!r} cannot serve with prefix tokens ({self.no_prefix}); "
+                "build the model with class_token=False, pool='mean' and without registers"
+            )
+        if place.drops_tokens and self.no_holes:
+            raise ValueError(f"mixer {self.name!r} cannot serve with token_drop_rate ({self.no_holes}); set it to 0")
+        if reason := self.no_position.get(place.position):
+            raise ValueError(
+                f"mixer {self.name!r} cannot serve with position={place.position!r} ({reason}); choose 'learned'"
+            )
+        return self.make(place)
+
+    @abstractmethod
+    def make(self, place: Place) -> nn.Module:
+        """The module for a place that has been found to suit."""
+
+    def at(self, values: tuple[Any, ...], place: Place) -> Any:
+        """One of several values, by the stage: the last one serves all further stages."""
+        return values[min(place.stage, len(values) - 1)]
+
+    @classmethod
+    def given(cls, name: str, value: Any) -> Self:
+        """A mixer by its name, its options, or their JSON."""
+        if isinstance(value, cls):
+            return value
+        from vitreous.layers.mixers import MIXERS  # here, since the table imports all mixers and they this file
+
+        options: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {"mixer": value}
+        kind = options.pop("mixer", None)
+        if kind not in MIXERS:
+            raise ValueError(f"{name} must be a mixer's name or options, got {kind!r}{did_you_mean(str(kind), MIXERS)}")
+        found: Any = MIXERS[kind].override(**options)
+        return cls.given(name, found)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"mixer": self.name, **super().to_json()}

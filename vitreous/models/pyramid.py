@@ -1,0 +1,224 @@
+"""A backbone of stages: each makes a coarser map of wider tokens and mixes it. Base of the hierarchical families.
+
+    x = image
+    x = norm(block(… block(downsample(x) + position)))        for every stage
+    y = head(mean over the last map)
+
+:class:`Pyramid` is what such papers share; their files say what a stage is made of. :class:`PyramidConfig` is for one's
+own combination of stem, stages and mixers; its rows are the ViT that downsamples between its layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Literal
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.attention import Full, check_heads
+from vitreous.layers.block import PreNormBlock
+from vitreous.layers.downsample import ConvDownsample, PatchMerging
+from vitreous.layers.init import init_deit
+from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mlp import Mlp
+from vitreous.layers.patch import ConvStem, PatchEmbed, ResidualStem, grid_of
+from vitreous.layers.position import Grid, Learned, LearnedAxes, SinCos
+from vitreous.models.base import (
+    Backbone,
+    Config,
+    FeatureMap,
+    Features,
+    check_stages,
+    classifier,
+    drop_path_rates,
+)
+from vitreous.options import Options
+from vitreous.spec import Size, pair
+
+
+class Stage(nn.Module):
+    """The map before, made coarser and wider by ``downsample`` (map → tokens), then mixed by blocks."""
+
+    def __init__(
+        self,
+        downsample: nn.Module,
+        blocks: Sequence[nn.Module],
+        *,
+        stride: Size,
+        position: Learned | LearnedAxes | SinCos | None = None,
+        norm: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.stride = stride
+        self.downsample = downsample
+        self.position = position
+        self.layers = nn.ModuleList(blocks)
+        self.norm = nn.Identity() if norm is None else norm
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d v w"]:
+        grid = grid_of((x.shape[2], x.shape[3]), self.stride)
+        tokens = self.downsample(x)
+        if self.position is not None:
+            tokens = tokens + self.position(grid, tokens.device).to(tokens.dtype)
+        for layer in self.layers:
+            tokens = layer(tokens, grid)
+        return rearrange(self.norm(tokens), "b (y x) d -> b d y x", y=grid[0])
+
+
+class Pyramid(Backbone):
+    """Stages from fine to coarse; the mean of the last map, normalised, is classified."""
+
+    def __init__(self, config: Config, stages: Sequence[Stage], *, dims: Sequence[int], norm: nn.Module) -> None:
+        super().__init__(config)
+        self.stages = nn.ModuleList(stages)
+        self.dims = tuple(dims)
+        self.strides = tuple(accumulate((stage.stride for stage in stages), lambda a, b: (a[0] * b[0], a[1] * b[1])))
+        self.norm = norm
+        self.head = classifier(self.dims[-1], config.num_classes)
+
+    def features(self, images: Float[Tensor, "b c y x"]) -> Features:
+        self.check_images(images, smallest=(1, 1))
+        x, maps = images, []
+        for stage, stride in zip(self.stages, self.strides, strict=True):
+            x = stage(x)
+            maps.append(FeatureMap(x, stride))
+        tokens, grid = self.norm(rearrange(x, "b d y x -> b (y x) d")), (x.shape[2], x.shape[3])
+        last = rearrange(tokens, "b (y x) d -> b d y x", y=grid[0])
+        return Features(tokens, grid, 0, (*maps[:-1], FeatureMap(last, self.strides[-1])))
+
+    def pooled(self, features: Features) -> Float[Tensor, "b d"]:
+        return features.tokens[:, features.num_prefix :].mean(dim=1)
+
+    def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
+        return {"class": self.head(self.pooled(features))}
+
+    def blocks(self) -> list[nn.Module]:
+        return [layer for stage in self.stages if isinstance(stage, Stage) for layer in stage.layers]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageConfig(Options):
+    """One stage of a :class:`PyramidConfig`. How the map is made coarser means nothing in the first: the stem does."""
+
+    dim: int
+    depth: int
+    num_heads: int
+    mixer: Mixer = Full()
+    mlp_ratio: float = 4.0
+    downsample: Literal["conv", "merge", "patch"] = "conv"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_heads(self.dim, self.num_heads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PyramidConfig(Config):
+    """A backbone of one's own: any stem, then stages, each with the mixer it likes."""
+
+    stem: Literal["patch", "conv", "residual"] = "patch"
+    patch_size: Size = (4, 4)
+    stages: tuple[StageConfig, ...] = (StageConfig(dim=192, depth=12, num_heads=3),)
+    position: Literal["none", "learned", "sincos_2d", "relative", "rope"] = "learned"  # added in the first stage only
+    qkv_bias: bool = True
+    norm_eps: float = 1e-6
+    layer_scale: float | None = None
+    drop_rate: float = 0.0
+    attention_drop_rate: float = 0.0
+    drop_path_rate: float = 0.0  # of the last block; grows linearly from 0 at the first
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "patch_size", pair(self.patch_size, "patch_size"))
+        check_stages(len(self.stages), depths=tuple(stage.depth for stage in self.stages))
+
+    @property
+    def depth(self) -> int:
+        """Blocks in all."""
+        return sum(stage.depth for stage in self.stages)
+
+    def build(self) -> Pyramid:
+        model = Pyramid(
+            self,
+            list(make_stages(self)),
+            dims=[stage.dim for stage in self.stages],
+            norm=nn.LayerNorm(self.stages[-1].dim, eps=self.norm_eps),
+        )
+        model.stages.apply(init_deit)
+        return model
+
+
+def make_stages(config: PyramidConfig) -> Iterator[Stage]:
+    grid = grid_of(config.image_size, config.patch_size)
+    rates = drop_path_rates(config.drop_path_rate, tuple(stage.depth for stage in config.stages))
+    make_stem = {"patch": PatchEmbed, "conv": ConvStem, "residual": ResidualStem}[config.stem]
+    stem = make_stem(config.patch_size, config.num_channels, config.stages[0].dim)
+    yield Stage(
+        stem, make_blocks(config, 0, grid, rates[0]), stride=config.patch_size, position=make_position(config, grid)
+    )
+    for number, (before, stage) in enumerate(pairwise(config.stages), start=1):
+        grid = grid_of(grid, (2, 2))
+        yield Stage(
+            make_downsample(stage.downsample, before.dim, stage.dim),
+            make_blocks(config, number, grid, rates[number]),
+            stride=(2, 2),
+        )
+
+
+def make_position(config: PyramidConfig, grid: Grid) -> Learned | SinCos | None:
+    if config.position == "learned":
+        return Learned(grid, config.stages[0].dim)
+    return SinCos(config.stages[0].dim) if config.position == "sincos_2d" else None
+
+
+def make_downsample(kind: str, dim_in: int, dim_out: int) -> nn.Module:
+    if kind == "patch":
+        return PatchEmbed((2, 2), dim_in, dim_out)
+    return ConvDownsample(dim_in, dim_out) if kind == "conv" else PatchMerging(dim_in, dim_out)
+
+
+def make_blocks(config: PyramidConfig, number: int, grid: Grid, rates: Sequence[float]) -> list[PreNormBlock]:
+    stage = config.stages[number]
+    return [
+        PreNormBlock(
+            stage.dim,
+            stage.mixer.build(
+                Place(
+                    dim=stage.dim,
+                    num_heads=stage.num_heads,
+                    grid=grid,
+                    position=config.position if config.position in ("relative", "rope") else "added",
+                    stage=number,
+                    index=index,
+                    qkv_bias=config.qkv_bias,
+                    drop_rate=config.drop_rate,
+                    attention_drop_rate=config.attention_drop_rate,
+                )
+            ),
+            Mlp(stage.dim, round(stage.dim * stage.mlp_ratio), drop_rate=config.drop_rate),
+            norm_eps=config.norm_eps,
+            layer_scale=config.layer_scale,
+            drop_path_rate=rate,
+        )
+        for index, rate in enumerate(rates)
+    ]
+
+
+def downsampling_vit(dim: int, num_heads: int) -> PyramidConfig:
+    """A ViT of twelve blocks that halves the grid and doubles the width after the fifth and the ninth."""
+    stages = tuple(
+        StageConfig(dim=dim << stage, depth=depth, num_heads=num_heads << stage)
+        for stage, depth in enumerate((5, 4, 3))
+    )
+    return PyramidConfig(patch_size=(16, 16), stages=stages)
+
+
+VARIANTS: dict[str, PyramidConfig] = {
+    "vit_down_tiny_16": downsampling_vit(192, 3),
+    "vit_down_small_16": downsampling_vit(384, 6),
+    "vit_down_base_16": downsampling_vit(768, 12),
+}
