@@ -11,7 +11,6 @@ from tests.family import small, smallest_of_each_family
 from tests.parity import error, fill
 from vitreous.models import MODELS
 
-
 SMALLEST = smallest_of_each_family()
 
 
