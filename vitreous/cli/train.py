@@ -11,6 +11,7 @@ from typing import Any
 
 import tyro
 
+from vitreous.cli.mixers import registry
 from vitreous.cli.show import err, out
 from vitreous.recipes.auto import Choice, choose
 from vitreous.recipes.base import Recipe, find_recipe, list_recipes
@@ -76,7 +77,7 @@ def with_options(recipe: Recipe, options: list[str], program: str) -> Recipe:
         for name in ("model", "data", "augment", "task", "train")
     ]
     typed = make_dataclass("Recipe", [*parts, ("weights", str, field(default=recipe.weights))])
-    given: Any = tyro.cli(typed, args=options, prog=program, config=(tyro.conf.FlagConversionOff,))
+    given: Any = tyro.cli(typed, args=options, prog=program, config=(tyro.conf.FlagConversionOff,), registry=registry())
     task = recipe.task if given.task == recipe.task else given.task  # a teacher in memory is no setting
     return Recipe(given.model, given.data, given.augment, task, given.train, given.weights)
 

@@ -80,7 +80,7 @@ def write_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def worst_mistakes(model: Backbone, valid: Dataset, outcome: Outcome) -> dict[str, NDArray[Any]]:
-    """The wrong answers the model was surest of, with what its last attention looked at."""
+    """The wrong answers the model was surest of, with what its last attention over the whole grid looked at."""
     odds = torch.from_numpy(outcome.logits).softmax(1).numpy()
     true, answer = outcome.targets.argmax(1), odds.argmax(1)
     sureness = np.where(answer == true, -1.0, odds.max(1))
@@ -93,7 +93,9 @@ def worst_mistakes(model: Backbone, valid: Dataset, outcome: Outcome) -> dict[st
     if any(isinstance(module, Attend) for module in model.modules()):
         with torch.inference_mode(), record(model) as trace:
             model(images)
-        arrays["attention"] = looked_at(trace[list(trace)[-1]]).numpy()
+        on_a_grid = [attention for attention in trace.values() if attention.key_grid is not None]
+        if on_a_grid:
+            arrays["attention"] = looked_at(on_a_grid[-1]).numpy()
     return arrays | {"images": as_bytes(images, model)}
 
 

@@ -51,15 +51,26 @@ def save(model: Backbone, path: str | os.PathLike[str]) -> None:
             f"the model is not what its config says, so the file could not be read back: {shorten(changed)}; "
             "use reset_head or a config of your own for such changes"
         )
-    family = {kind: name for name, kind in FAMILIES.items()}.get(type(model.config))
     metadata = {
         "format": FORMAT,
         "version": str(VERSION),
-        "family": family or type(model.config).__name__,
+        "family": family_of(model.config),
         "config": json.dumps(model.config.to_json()),
         "spec": json.dumps(model.spec.to_json()),
     }
     write_atomically(Path(path), to_bytes(tensors, metadata))
+
+
+def family_of(config: Config) -> str:
+    """The name under which :func:`read` finds the config again; one with parts of one's own has none."""
+    for family, kind in FAMILIES.items():
+        if type(config) is kind:
+            try:
+                kind().override(**config.to_json())
+            except ValueError:
+                break
+            return family
+    return type(config).__name__
 
 
 def shape_of(tensors: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:

@@ -1,0 +1,86 @@
+"""Any mixer anywhere: every family takes every mixer in its blocks, or says why not."""
+
+import pytest
+import torch
+
+import vitreous as vt
+from tests.family import shallow, small, smallest_of_each_family
+from tests.parity import error
+from vitreous.layers.mixers import MIXERS
+from vitreous.models import MODELS
+from vitreous.models.pyramid import PyramidConfig, StageConfig
+
+FAMILIES = [name for name in smallest_of_each_family() if hasattr(MODELS[name], "mixer")]
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_takes_every_mixer_or_says_why_not(family, mixer):
+    with torch.device("meta"):
+        images = torch.empty(2, 3, 96, 72)
+        num_prefix = vt.create_model(family, **shallow(family)).features(images).num_prefix
+        if num_prefix and MIXERS[mixer].no_prefix:
+            with pytest.raises(ValueError, match="cannot serve with prefix tokens"):
+                vt.create_model(family, mixer=mixer, **shallow(family))
+        else:
+            model = vt.create_model(family, mixer=mixer, num_classes=5, **shallow(family))
+            assert model(images).shape == (2, 5)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+class TestForReal:
+    def model(self, mixer, **options):
+        if MIXERS[mixer].no_prefix:
+            options |= {"class_token": False, "pool": "mean"}
+        return small("vit_tiny_16", mixer=mixer, depth=2, **options)
+
+    def test_takes_any_size_and_every_parameter_learns(self, mixer):
+        model = self.model(mixer)
+        model(torch.randn(2, 3, 57, 78)).square().sum().backward()
+        silent = [key for key, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
+        assert not silent
+
+    def test_is_saved_and_read_back(self, mixer, tmp_path):
+        model, images = self.model(mixer), torch.randn(2, 3, 64, 80)
+        vt.save(model, tmp_path / "model.safetensors")
+        again = vt.load(tmp_path / "model.safetensors").eval()
+        assert again.config == model.config
+        assert torch.equal(again(images), model(images))
+
+    def test_the_mixer_matters(self, mixer):
+        plain, images = self.model("attention"), torch.randn(1, 3, 64, 64)
+        if mixer != "attention":
+            model = self.model(mixer)
+            model.load_state_dict(plain.state_dict(), strict=False)
+            assert error(model(images), plain(images)) > 1e-2
+
+
+class TestOnesOwnStages:
+    config = PyramidConfig(
+        image_size=64,
+        num_classes=5,
+        stem="conv",
+        stages=(
+            StageConfig(dim=16, depth=2, num_heads=1, mixer="window"),
+            StageConfig(dim=32, depth=1, num_heads=2, mixer="performer", downsample="merge"),
+            StageConfig(dim=64, depth=2, num_heads=4, downsample="patch", mlp_ratio=2),
+        ),
+    )
+
+    def test_builds_costs_learns_and_is_read_back(self, tmp_path):
+        model = vt.create_model(self.config).train()
+        features = model.features(torch.randn(2, 3, 64, 48))
+        assert [tuple(m.values.shape[1:]) for m in features.maps] == [(16, 16, 12), (32, 8, 6), (64, 4, 3)]
+        model.heads(features)["class"].sum().backward()
+        assert all(p.grad is not None for p in model.parameters())
+        assert vt.cost(model).parameters == sum(p.numel() for p in model.parameters())
+        vt.save(model, tmp_path / "own.safetensors")
+        assert vt.load(tmp_path / "own.safetensors").config == self.config
+
+    def test_a_bad_stage_is_named(self):
+        with pytest.raises(ValueError, match="multiple of num_heads, got dim=16, num_heads=3"):
+            StageConfig(dim=16, depth=1, num_heads=3)
+        with pytest.raises(ValueError, match="each of stages must be a StageConfig, got 'attention'"):
+            PyramidConfig(stages=["attention"])
+        with pytest.raises(ValueError, match="StageConfig has no option 'heads'; did you mean 'num_heads'"):
+            PyramidConfig(stages=[{"dim": 16, "depth": 1, "heads": 2}])
