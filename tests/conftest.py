@@ -12,6 +12,11 @@ import pytest
 import torch
 from hypothesis import settings
 
+from vitreous.layers.mixers import MIXERS
+
+for mixer in MIXERS.values():
+    type(mixer).__init__.__no_type_check__ = True  # settings check their own values, and with a message for users
+
 # In continuous integration the same examples every time; at home new ones, which find new bugs.
 settings.register_profile("ci", derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")

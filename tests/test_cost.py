@@ -1,5 +1,7 @@
 """The formulas equal torch's counters, and the bytes are what autograd really saves."""
 
+import math
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -7,6 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import vitreous as vt
 from tests.parity import large_ones_slowly
+from vitreous.layers.mixers import MIXERS
+from vitreous.layers.reduction import Reduction
 from vitreous.plan import plan
 
 SIZES = [(224, 224), (57, 78)]
@@ -22,6 +26,20 @@ def test_macs_and_parameters_equal_the_counters(name):
         cost = vt.cost(name, size, batch=2)
         assert 2 * cost.macs == counter.get_total_flops()
         assert cost.parameters == sum(p.numel() for p in model.parameters())
+
+
+WITHOUT_PREFIX = {"class_token": False, "pool": "mean"}
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_every_mixer_in_a_vit_is_counted(name):
+    options = {"mixer": name, "depth": 2} | (WITHOUT_PREFIX if MIXERS[name].no_prefix else {})
+    for size in SIZES:
+        with torch.device("meta"):
+            model = vt.create_model("vit_tiny_16", image_size=size, **options)
+            with FlopCounterMode(display=False) as counter:
+                model(torch.empty(2, 3, *size))
+        assert 2 * vt.cost("vit_tiny_16", size, batch=2, **options).macs == counter.get_total_flops()
 
 
 def saved_bytes(run, model, size, batch):
@@ -47,12 +65,13 @@ CASES = [
     ("deit_tiny_distilled_16", {}),
     ("vit_tiny_16", {"pool": "mean", "class_token": False, "stem": "conv", "position": "sincos_2d"}),
     ("vit_tiny_16", {"stem": "residual", "depth": 2}),
+    *(("vit_tiny_16", {"mixer": name, "depth": 2}) for name in ("performer", "local", "dilated", "block_sparse")),
     ("vit_small_32", {"pool": "mean", "final_norm": "pooled"}),
     ("dinov2_small_reg4_14", {"num_classes": 10}),
     ("dinov2_giant_reg4_14", {"depth": 2, "num_classes": 10}),
     ("resnet18", {}),
     ("resnet50", {"num_classes": 10}),
-    ("resnet18", {"stem": "small", "layout": (1, 1, 1, 1)}),
+    ("resnet18", {"stem": "small", "depths": (1, 1, 1, 1)}),
 ]
 
 
@@ -68,7 +87,7 @@ def test_activation_bytes_are_what_autograd_saves(name, options, size):
 CHECKPOINTED = [
     ("vit_tiny_16", {}, 0.25),
     ("resnet18", {}, 0.75),
-    ("resnet18", {"stem": "small", "layout": (1, 1, 1, 1)}, 0.85),
+    ("resnet18", {"stem": "small", "depths": (1, 1, 1, 1)}, 0.85),
 ]
 
 
@@ -110,6 +129,32 @@ def test_growth():
     assert large.num_tokens - 1 == 4 * (small.num_tokens - 1)
     assert large.quadratic_macs / small.quadratic_macs == pytest.approx(16, rel=0.05)
     assert large.parts["mlp"].macs / small.parts["mlp"].macs == pytest.approx(4, rel=0.05)
+
+
+LINEAR = ["window", "covariance", "performer", "local", "dilated", "block_sparse", Reduction(method="pool")]
+
+
+@pytest.mark.parametrize("mixer", ["attention", "reduction"])
+@pytest.mark.parametrize("size", SIZES)
+def test_attention_to_more_keys_in_larger_images_is_quadratic(mixer, size):
+    cost = vt.cost("vit_tiny_16", size, mixer=mixer, depth=2)
+    assert cost.quadratic_macs == sum(cost.attention_macs.values()) > 0
+
+
+@pytest.mark.parametrize("mixer", ["attention", "reduction"])
+def test_the_crossover_is_where_half_is_quadratic(mixer):
+    crossover = vt.cost("vit_tiny_16", mixer=mixer, depth=2).crossover_tokens
+    there = vt.cost("vit_tiny_16", 16 * round(crossover**0.5), mixer=mixer, depth=2)
+    assert there.quadratic_macs / there.macs == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("mixer", LINEAR, ids=str)
+@pytest.mark.parametrize("size", [*SIZES, (16, 16)])
+def test_attention_to_a_fixed_number_of_keys_is_not(mixer, size):
+    """Small images do not mislead, in which a window or a neighbourhood is the whole grid."""
+    cost = vt.cost("vit_tiny_16", size, mixer=mixer, depth=2)
+    assert cost.quadratic_macs == 0
+    assert cost.crossover_tokens == math.inf
 
 
 def test_precision_and_batch():

@@ -2,11 +2,14 @@
 
 A forward pass on the meta device, where nothing is computed, tells the shape that reaches every layer; each kind of
 layer has its formula here. Checked against torch's FLOP counter and against the tensors that autograd really saves,
-to the byte with torch 2.15 on a CPU (rotary positions save some 7 % more, which no formula here counts).
+to the byte with torch 2.15 on a CPU. Not counted is what rotary positions save (some 7 % of a ViT), windows and
+cross-covariance (up to 20 %) and deformable attention (some 25 %) beside their products.
 
     Linear        MACs  tokens · in · out           saves  its input
     Conv2d        MACs  outputs · in · kernel       saves  its input
     Attend        MACs  h · n · m · (k + v)         saves  q, k, v and a number per query and head (fused)
+    … if sparse                                     saves  also its outputs, mask and indices, group by group
+    Performer     MACs  h · n · r · 2 (k + v)       saves  q, k, v and three numbers per token, feature and head
     LayerNorm                                       saves  its input, mean and deviation per token
     BatchNorm                                       saves  its input, mean and deviation per channel
     GELU, LayerScale                                saves  its input
@@ -19,9 +22,11 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -29,6 +34,8 @@ from torch import Tensor, nn
 
 from vitreous.layers.attention import Attend
 from vitreous.layers.norm import LayerScale
+from vitreous.layers.performer import LinearAttend, PositiveFeatures
+from vitreous.layers.sparse import SparseAttention
 from vitreous.models import find_config
 from vitreous.models.base import Backbone, Config
 from vitreous.spec import Size, pair
@@ -63,10 +70,11 @@ class Cost:
     depth: int
     stride: Size  # pixels of one token
     parts: dict[str, Part] = field(default_factory=lambda: {name: Part() for name in PARTS})
-    quadratic_macs: int = 0  # of the attention products, which grow with the square of the tokens
     attention_bytes: int = 0  # of all attention matrices, were they kept (explicit softmax, recording)
     block_bytes: list[int] = field(default_factory=list)  # activations saved by each block
     block_input_bytes: int = 0
+    twin: Backbone = field(kw_only=True, repr=False)  # the model on the meta device
+    attention_macs: Counter[nn.Module] = field(default_factory=Counter, repr=False)  # of every Attend of the twin
 
     @property
     def parameters(self) -> int:
@@ -94,10 +102,18 @@ class Cost:
     def training_bytes(self, *, checkpointing: bool = False) -> int:
         return self.state_bytes + (self.checkpointed_bytes if checkpointing else self.activation_bytes)
 
+    @cached_property
+    def quadratic_macs(self) -> int:
+        """MACs of the attention products that grow with the square of the tokens."""
+        quadratic = quadratic_attention(self.twin)
+        return sum(macs for module, macs in self.attention_macs.items() if module in quadratic)
+
     @property
     def crossover_tokens(self) -> float:
-        """Tokens at which the quadratic part equals all the rest: it grows with n², the rest with n."""
-        return self.num_tokens * (self.macs - self.quadratic_macs) / max(1, self.quadratic_macs)
+        """Tokens at which the quadratic part equals all the rest, if ever: it grows with n², the rest with n."""
+        if not self.quadratic_macs:
+            return math.inf
+        return self.num_tokens * (self.macs - self.quadratic_macs) / self.quadratic_macs
 
 
 def cost(
@@ -130,17 +146,18 @@ def cost(
         if isinstance(norm, nn.BatchNorm2d):
             norm.eval()  # in training it refuses one value per channel, which is all that one small image has left
     images = torch.empty(batch, twin.config.num_channels, *size, device="meta")
-    return Meter(twin, Cost(name, size, batch, precision, 0, len(twin.blocks()), twin.strides[-1])).measure(images)
+    empty = Cost(name, size, batch, precision, 0, len(twin.blocks()), twin.strides[-1], twin=twin)
+    return Meter(empty).measure(images)
 
 
 class Meter:
     """Walks through one forward pass and adds up every layer's formula."""
 
-    def __init__(self, model: Backbone, result: Cost) -> None:
-        self.model = model
+    def __init__(self, result: Cost) -> None:
+        self.model = result.twin
         self.cost = result
         self.width = BYTES[result.precision]
-        self.homes = homes(model)
+        self.homes = homes(result.twin)
         self.seen: set[int] = set()  # storages that are counted already
         self.outside: set[int] = set()  # those that a layer outside the blocks saves
         self.kept: list[Tensor] = []  # keeps them alive, so that no id is used twice
@@ -175,7 +192,7 @@ class Meter:
             part, block = self.homes[module]
             self.cost.parts[part].macs += macs
             if isinstance(module, Attend):
-                self.cost.quadratic_macs += macs
+                self.cost.attention_macs[module] += macs
                 self.cost.attention_bytes += math.prod(args[0].shape[:-1]) * args[1].shape[-2] * self.width
             if block is None:
                 self.outside |= {tensor.untyped_storage()._cdata for tensor in saved}
@@ -245,6 +262,27 @@ def attend(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
     return Bill((output.numel() + q.numel()) * k.shape[-2], (q, k, v), 4 * math.prod(q.shape[:-1]))
 
 
+def positive_features(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
+    return Bill(output.numel() * args[0].shape[-1], extra_bytes=4 * args[0].numel())
+
+
+def linear_attend(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
+    q, k, v = args
+    averages = v.new_empty(*v.shape[:-2], k.shape[-1], v.shape[-1])
+    saved = v.flatten(0, -3), averages  # products flatten batch and heads, with a copy where they must
+    return Bill((q.numel() + k.numel()) * v.shape[-1], saved, 4 * (q.numel() + 2 * k.numel()))
+
+
+def sparse_attention(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
+    """What comes beside its Attend: the groups' outputs before they are put in order, the mask, and the indices."""
+    assert isinstance(module, SparseAttention)
+    x, grid, *_ = args
+    groups = module.groups(grid, x.device)
+    outputs = x.new_empty(x.shape[0], groups.queries.numel(), x.shape[2])
+    indices = groups.queries.numel() + groups.keys.numel() + groups.homes.numel()
+    return Bill(saved=(outputs,), extra_bytes=4 * groups.seen.numel() + 8 * indices)
+
+
 def gate(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
     """The product that follows a gate saves the gate's output too."""
     return Bill(saved=(args[0], output))
@@ -260,8 +298,39 @@ FORMULAS: dict[type[nn.Module], Formula] = {
     nn.MaxPool2d: max_pool,
     LayerScale: pointwise,
     Attend: attend,
+    PositiveFeatures: positive_features,
+    LinearAttend: linear_attend,
+    SparseAttention: sparse_attention,
     nn.SiLU: gate,
 }
+
+
+def quadratic_attention(model: Backbone) -> set[nn.Module]:
+    """The attentions whose products grow with the square of the tokens, found by looking at two large images.
+
+    Where sides double, these grow sixteenfold. Attention within windows or neighbourhoods, over channels, to a fixed
+    number of keys or of a few queries grows fourfold.
+    """
+    small, large = (attention_macs(model, side) for side in (64, 128))
+    return {module for module, macs in small.items() if large[module] > 8 * macs}
+
+
+def attention_macs(model: Backbone, side: int) -> Counter[nn.Module]:
+    """MACs of every Attend, for an image that has ``side`` cells in height and width even in the coarsest map."""
+    macs: Counter[nn.Module] = Counter()
+
+    def add(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        macs[module] += attend(module, args, output).macs
+
+    hooks = [module.register_forward_hook(add) for module in model.modules() if isinstance(module, Attend)]
+    try:
+        model.features(
+            torch.empty(1, model.config.num_channels, *(side * stride for stride in model.strides[-1]), device="meta")
+        )
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return macs
 
 
 def homes(model: Backbone) -> dict[nn.Module, tuple[str, int | None]]:

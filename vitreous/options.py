@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
+from vitreous.spec import Size, pair
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -57,9 +59,11 @@ def check_names(kind: type[Options], given: Iterable[str]) -> None:
 
 
 def checked(name: str, value: Any, hint: Any) -> Any:
-    """A value as its type says: a number, a probability for a rate, one of the choices, settings, or a row of these."""
+    """A value as its type says: a number, a probability for a rate, a size, one of the choices, or a row of these."""
     if get_origin(hint) is Literal:
         return checked_choice(name, value, get_args(hint))
+    if hint == Size:
+        return pair(value, name)
     if get_origin(hint) is tuple and get_args(hint)[1:] == (...,):
         return checked_row(name, value, get_args(hint)[0])
     if isinstance(hint, type) and issubclass(hint, Options):

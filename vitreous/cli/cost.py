@@ -85,7 +85,7 @@ def pixels(one: Cost) -> str:
 
 
 def components(one: Cost) -> Table:
-    other = "tokens, positions" if one.quadratic_macs else "residual blocks"
+    other = "tokens, positions" if one.parts["mixer"].macs else "residual blocks"
     rows = [
         (
             {"mixer": "attention", "other": other}.get(name, name),
@@ -105,7 +105,7 @@ def components(one: Cost) -> Table:
 
 def quadratic(costs: list[Cost]) -> str:
     if not costs[0].quadratic_macs:
-        return "It has no attention: its cost grows with the number of pixels.\n"
+        return "No part of it grows faster than the number of pixels.\n"
     shares = ", ".join(f"{one.quadratic_macs / one.macs:.0%} at {pixels(one)}" for one in costs)
     first = costs[0]
     tokens = first.crossover_tokens

@@ -31,3 +31,30 @@ class PatchMerging(nn.Module):
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
         four = rearrange(pad_to_patches(x, (2, 2)), "b c (y p) (x q) -> b (y x) (q p c)", p=2, q=2)
         return self.proj(self.norm(four))
+
+
+class OverlapEmbed(nn.Module):
+    """norm(conv(x)) with a kernel wider than its stride, so that neighbouring tokens see some of the same pixels.
+
+    Padded by half a kernel unless told otherwise; sides that the stride does not divide are padded with zeros first.
+    """
+
+    def __init__(
+        self,
+        dim_in: int,
+        dim_out: int,
+        kernel: int,
+        *,
+        stride: int,
+        padding: int | None = None,
+        norm_eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.stride = stride
+        padding = kernel // 2 if padding is None else padding
+        self.conv = nn.Conv2d(dim_in, dim_out, kernel, stride=stride, padding=padding)
+        self.norm = nn.LayerNorm(dim_out, eps=norm_eps)
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+        x = self.conv(pad_to_patches(x, (self.stride, self.stride)))
+        return self.norm(rearrange(x, "b d y x -> b (y x) d"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 from torch import Tensor, nn
 
 
@@ -14,12 +16,21 @@ def trunc_normal_(tensor: Tensor, std: float = 0.02) -> Tensor:
     return nn.init.trunc_normal_(tensor, std=std)
 
 
+@runtime_checkable
+class StartsItself(Protocol):
+    """A part that starts in a way of its own wherever it is put: ``apply`` comes to it after its children."""
+
+    def init_own(self) -> None: ...
+
+
 def init_deit(module: nn.Module) -> None:
     """DeiT: every matrix normal with deviation 0.02, every bias zero; the patch projection keeps torch's default."""
     if isinstance(module, nn.Linear):
         trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+    elif isinstance(module, StartsItself):
+        module.init_own()
 
 
 def init_vit(module: nn.Module) -> None:
@@ -32,3 +43,5 @@ def init_vit(module: nn.Module) -> None:
         nn.init.kaiming_normal_(module.weight, nonlinearity="linear")
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+    elif isinstance(module, StartsItself):
+        module.init_own()

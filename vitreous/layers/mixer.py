@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
@@ -51,7 +51,7 @@ class Mixer(Options, ABC):
         if place.num_prefix and self.no_prefix:
             raise ValueError(
                 f"mixer {self.name!r} cannot serve with prefix tokens ({self.no_prefix}); "
-                "build the model with class_token=False, pool='mean' and without registers"
+                "build the model with class_token=False, a ViT also with pool='mean' and no registers"
             )
         if place.drops_tokens and self.no_holes:
             raise ValueError(f"mixer {self.name!r} cannot serve with token_drop_rate ({self.no_holes}); set it to 0")
@@ -70,7 +70,7 @@ class Mixer(Options, ABC):
         return values[min(place.stage, len(values) - 1)]
 
     @classmethod
-    def given(cls, name: str, value: Any) -> Self:
+    def given(cls, name: str, value: Any) -> Any:
         """A mixer by its name, its options, or their JSON."""
         if isinstance(value, cls):
             return value

@@ -3,6 +3,30 @@
 from __future__ import annotations
 
 from vitreous.layers.attention import Full
+from vitreous.layers.block_sparse import BlockSparse
+from vitreous.layers.conv_projection import ConvProjection
+from vitreous.layers.covariance import Covariance
+from vitreous.layers.deformable import Deformable
+from vitreous.layers.deformable_points import DeformablePoints
+from vitreous.layers.local import Dilated, Local
 from vitreous.layers.mixer import Mixer
+from vitreous.layers.performer import Performer
+from vitreous.layers.reduction import Reduction
+from vitreous.layers.window import Window
 
-MIXERS: dict[str, Mixer] = {mixer.name: mixer for mixer in (Full(),)}
+MIXERS: dict[str, Mixer] = {
+    mixer.name: mixer
+    for mixer in (
+        Full(),
+        Window(),
+        Reduction(),
+        ConvProjection(),
+        Covariance(),
+        Deformable(),
+        DeformablePoints(),
+        Performer(),
+        Local(),
+        Dilated(),
+        BlockSparse(),
+    )
+}

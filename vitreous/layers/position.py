@@ -72,7 +72,7 @@ class Learned(nn.Module):
 
     def adapt(self, name: str, given: Tensor, old_grid: Grid) -> Tensor:
         """A table made for ``old_grid`` as this module wants it; one without prefix rows gets zeros there."""
-        if given.shape[1] == old_grid[0] * old_grid[1]:
+        if self.num_prefix and given.shape[1] == old_grid[0] * old_grid[1]:
             given = torch.cat([given.new_zeros(1, self.num_prefix, given.shape[2]), given], dim=1)
         return resample(given, old_grid, self.grid, self.num_prefix)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from typing import Any
 
-from vitreous.models import pyramid, resnet, vit
+from vitreous.models import coatnet, cvt, dat, hybrid, hybrid_resnet, pvt, pvt_v2, pyramid, resnet, swin, vit, xcit
 from vitreous.models.base import Backbone, Config
 from vitreous.options import did_you_mean
 
@@ -14,9 +14,31 @@ FAMILIES: dict[str, type[Config]] = {
     "vit": vit.ViTConfig,
     "pyramid": pyramid.PyramidConfig,
     "resnet": resnet.ResNetConfig,
+    "pvt": pvt.PVTConfig,
+    "pvt_v2": pvt_v2.PVTv2Config,
+    "xcit": xcit.XCiTConfig,
+    "cvt": cvt.CvTConfig,
+    "hybrid_resnet": hybrid_resnet.HybridResNetConfig,
+    "swin": swin.SwinConfig,
+    "dat": dat.DATConfig,
+    "coatnet": coatnet.CoAtNetConfig,
+    "hybrid": hybrid.HybridConfig,
 }
 
-MODELS: dict[str, Config] = {**vit.VARIANTS, **pyramid.VARIANTS, **resnet.VARIANTS}
+MODELS: dict[str, Config] = {
+    **vit.VARIANTS,
+    **pyramid.VARIANTS,
+    **resnet.VARIANTS,
+    **swin.VARIANTS,
+    **dat.VARIANTS,
+    **pvt.VARIANTS,
+    **pvt_v2.VARIANTS,
+    **xcit.VARIANTS,
+    **cvt.VARIANTS,
+    **hybrid_resnet.VARIANTS,
+    **coatnet.VARIANTS,
+    **hybrid.VARIANTS,
+}
 
 
 def list_models(pattern: str = "*") -> list[str]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from vitreous.layers.init import trunc_normal_
 from vitreous.layers.position import Grid
 from vitreous.options import Options
-from vitreous.spec import Labels, Preprocess, Size, Spec, pair
+from vitreous.spec import Labels, Preprocess, Size, Spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,6 @@ class Config(Options, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
         if self.num_channels < 1:
             raise ValueError(f"num_channels must be at least 1, got {self.num_channels}")
 
@@ -135,7 +134,7 @@ def classifier(dim: int, num_classes: int) -> nn.Module:
     return head
 
 
-def check_stages(num_stages: int, *, depths: tuple[int, ...], **others: tuple[int, ...]) -> None:
+def check_stages(num_stages: int, *, depths: tuple[int, ...], **others: tuple[float, ...]) -> None:
     """Rows of numbers that a config gives stage by stage: as many as there are stages, and no endless network."""
     for name, row in {"depths": depths, **others}.items():
         if len(row) != num_stages:

@@ -37,7 +37,47 @@ from vitreous.models.base import (
     drop_path_rates,
 )
 from vitreous.options import Options
-from vitreous.spec import Size, pair
+from vitreous.spec import Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedConfig(Config):
+    """What the hierarchical papers share: rows with a number for each stage, the finest first."""
+
+    depths: tuple[int, ...] = (2, 2, 6, 2)
+    dims: tuple[int, ...] = (96, 192, 384, 768)
+    num_heads: tuple[int, ...] = (3, 6, 12, 24)
+    mixer: Mixer = Full()
+    qkv_bias: bool = True
+    norm_eps: float = 1e-5
+    drop_rate: float = 0.0
+    attention_drop_rate: float = 0.0
+    drop_path_rate: float = 0.0  # of the last block; grows linearly from 0 at the first
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_stages(len(self.dims), depths=self.depths, num_heads=self.num_heads)
+        for dim, num_heads in zip(self.dims, self.num_heads, strict=True):
+            check_heads(dim, num_heads)
+
+    @property
+    def depth(self) -> int:
+        """Blocks in all."""
+        return sum(self.depths)
+
+    def place(self, stage: int, grid: Grid, index: int, *, num_prefix: int = 0) -> Place:
+        """Where the mixer of a block stands."""
+        return Place(
+            dim=self.dims[stage],
+            num_heads=self.num_heads[stage],
+            grid=grid,
+            num_prefix=num_prefix,
+            stage=stage,
+            index=index,
+            qkv_bias=self.qkv_bias,
+            drop_rate=self.drop_rate,
+            attention_drop_rate=self.attention_drop_rate,
+        )
 
 
 class Stage(nn.Module):
@@ -133,7 +173,6 @@ class PyramidConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "patch_size", pair(self.patch_size, "patch_size"))
         check_stages(len(self.stages), depths=tuple(stage.depth for stage in self.stages))
 
     @property

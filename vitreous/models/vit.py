@@ -33,7 +33,7 @@ from vitreous.layers.mlp import GatedMlp, Mlp
 from vitreous.layers.patch import ConvStem, PatchEmbed, ResidualStem, grid_of
 from vitreous.layers.position import Grid, Learned, LearnedAxes, SinCos
 from vitreous.models.base import Backbone, Config, FeatureMap, Features, classifier
-from vitreous.spec import Size, pair
+from vitreous.spec import Size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,6 @@ class ViTConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "patch_size", pair(self.patch_size, "patch_size"))
         check_heads(self.dim, self.num_heads)
         if not 1 <= self.depth <= 1024:
             raise ValueError(f"depth must lie between 1 and 1024, got {self.depth}")

@@ -254,6 +254,8 @@ def alike(given: Tensor, wanted: Tensor) -> bool:
 
 def guess_grid(table: Tensor, module: Learned | LearnedAxes | RelativeBias) -> Grid | None:
     """The grid of a table whose file does not name it: a square if the count allows one, else the model's own."""
+    if isinstance(module, RelativeBias):
+        return guess_window(table, module)
     if not isinstance(module, Learned):
         return None
     counts = [table.shape[1] - num_prefix for num_prefix in (module.num_prefix, 0)]
@@ -261,7 +263,17 @@ def guess_grid(table: Tensor, module: Learned | LearnedAxes | RelativeBias) -> G
         side = math.isqrt(max(0, count))
         if side and side * side == count:
             return side, side
-    return module.grid if module.grid[0] * module.grid[1] in counts else None
+        if count == module.grid[0] * module.grid[1]:
+            return module.grid
+    return None
+
+
+def guess_window(table: Tensor, module: RelativeBias) -> Grid | None:
+    """The square of s × s cells that a table of (2s − 1)² offsets was made for; None if it fits the module as it is."""
+    side = math.isqrt(table.shape[-2])
+    if table.shape == module.table.shape or side % 2 == 0 or side * side != table.shape[-2]:
+        return None
+    return (side + 1) // 2, (side + 1) // 2
 
 
 def show(grid: Grid) -> str:

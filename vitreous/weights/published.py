@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import importlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,33 @@ def torchvision(model: str) -> Published:
     return Published(f"{model}.in1k", repo, 1000, preprocess, licence=licence, config=config)
 
 
+def coatnet(size: str, tag: str, *, classes: int = 1000, crop_ratio: float = 0.95) -> Published:
+    """The models that timm's author trained."""
+    row = timm(f"coatnet_{size}_rw.{tag}", f"coatnet_{size}_rw_224.{tag}", HALF_NORM, classes=classes)
+    return replace(row, preprocess=replace(row.preprocess, crop_ratio=crop_ratio))
+
+
+def hybrid(model: str, tag: str, *, theirs: str | None = None, size: int = 224, classes: int = 1000) -> Published:
+    """Google's ResNet and ViT; weights for larger pictures are told apart by their tag."""
+    ours = tag if size == 224 else f"{tag}_{size}"
+    return timm(f"{model}.{ours}", f"{theirs or model}_{size}.{tag}", HALF_NORM, size=size, classes=classes)
+
+
+def swin(model: str, tag: str, *, classes: int = 1000) -> Published:
+    """Microsoft's Swin weights; timm's names tell the windows too."""
+    size, window = (384, 12) if model.endswith("_384") else (224, 7)
+    theirs = f"{model.removesuffix('_384')}_patch4_window{window}_{size}.{tag}"
+    return timm(f"{model}.{tag}", theirs, IMAGENET_NORM, size=size, classes=classes, licence="mit")
+
+
+def xcit(model: str, tag: str, *, size: int = 224) -> Published:
+    """Meta's XCiT weights, made to see the whole picture; timm calls ``xcit_tiny_12_16`` ``xcit_tiny_12_p16_224``."""
+    stem, patch = model.rsplit("_", 1)
+    ours = tag if size == 224 else f"{tag}_{size}"
+    row = meta(f"{model}.{ours}", f"{stem}_p{patch}_{size}.fb_{tag}", size=size)
+    return replace(row, preprocess=replace(row.preprocess, crop_ratio=1.0))
+
+
 IN21K, FT = "augreg_in21k", "augreg_in21k_ft_in1k"
 
 _ROWS = [
@@ -123,7 +150,37 @@ _ROWS = [
         for size in ("small", "base", "large", "giant")
         for ours, theirs in (("", ""), ("reg4_", "reg4_"))
     ),
+    coatnet("nano", "sw_in1k", crop_ratio=0.9),
+    coatnet("0", "sw_in1k"),
+    coatnet("1", "sw_in1k"),
+    coatnet("2", "sw_in12k", classes=11821),
+    coatnet("2", "sw_in12k_ft_in1k"),
+    coatnet("3", "sw_in12k", classes=11821),
+    *(
+        hybrid(model, tag, theirs=theirs, size=size, classes=classes)
+        for model, theirs in (
+            ("vit_tiny_r_s16", "vit_tiny_r_s16_p8"),
+            ("vit_small_r26_s32", None),
+            ("vit_large_r50_s32", None),
+        )
+        for tag, size, classes in ((FT, 224, 1000), (FT, 384, 1000), (IN21K, 224, 21843))
+    ),
+    hybrid("vit_base_r50_s16", "orig_in21k", classes=0),
+    hybrid("vit_base_r50_s16", "orig_in21k_ft_in1k", size=384),
     *(torchvision(f"resnet{layers}") for layers in (18, 34, 50, 101, 152)),
+    *(swin(f"swin_{size}", "ms_in1k") for size in ("tiny", "small", "base", "base_384")),
+    *(
+        swin(f"swin_{size}", tag, classes=classes)
+        for size in ("tiny", "small", "base", "large", "base_384", "large_384")
+        for tag, classes in (("ms_in22k_ft_in1k", 1000), ("ms_in22k", 21841))
+    ),
+    *(meta(f"pvt_v2_{size}.in1k", f"pvt_v2_{size}.in1k") for size in ("b0", "b1", "b2", "b2_li", "b3", "b4", "b5")),
+    *(
+        xcit(f"xcit_{model}_{patch}", tag, size=size)
+        for model in ("nano_12", "tiny_12", "small_12", "tiny_24", "small_24", "medium_24", "large_24")
+        for patch in (16, 8)
+        for tag, size in (("in1k", 224), ("dist_in1k", 224), ("dist_in1k", 384))
+    ),
 ]
 PUBLISHED: dict[str, Published] = {row.name: row for row in _ROWS}
 

@@ -23,6 +23,14 @@ Name = str | tuple[str, ...]
 FILES = {
     "vitreous.models.vit": "vitreous.weights.keymaps.vit",
     "vitreous.models.resnet": "vitreous.weights.keymaps.resnet",
+    "vitreous.models.pvt": "vitreous.weights.keymaps.pvt",
+    "vitreous.models.pvt_v2": "vitreous.weights.keymaps.pvt_v2",
+    "vitreous.models.xcit": "vitreous.weights.keymaps.xcit",
+    "vitreous.models.cvt": "vitreous.weights.keymaps.cvt",
+    "vitreous.models.swin": "vitreous.weights.keymaps.swin",
+    "vitreous.models.dat": "vitreous.weights.keymaps.dat",
+    "vitreous.models.coatnet": "vitreous.weights.keymaps.coatnet",
+    "vitreous.models.hybrid": "vitreous.weights.keymaps.hybrid",
 }
 
 

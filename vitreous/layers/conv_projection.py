@@ -1,0 +1,103 @@
+"""Attention whose queries, keys and values come from small convolutions instead of from single tokens (CvT).
+
+    q, k, v = W_q norm(conv_q(x)),  W_k norm(conv_k(x)),  W_v norm(conv_v(x))
+    y       = W · softmax(q kᵀ / √d) v
+
+The convolutions are depthwise, so that they add little to the cost; those of keys and values step over ``kv_stride``
+cells, so that there are kv_stride² times fewer keys. Prefix tokens have no neighbours and skip the convolutions.
+
+Note the scale: as in the paper's code it is the root of the whole width d, not of a head's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.attention import Attend, Layout, check_heads
+from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.patch import grid_of
+from vitreous.layers.position import Grid
+
+
+class Projection(nn.Module):
+    """W · [prefix; norm(conv(cells))]"""
+
+    def __init__(self, dim: int, kernel: int, stride: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(dim, dim, kernel, stride=stride, padding=kernel // 2, groups=dim, bias=False)
+        self.norm = nn.BatchNorm2d(dim)
+        self.linear = nn.Linear(dim, dim, bias=bias)
+
+    def forward(self, prefix: Float[Tensor, "b p d"], cells: Float[Tensor, "b d y x"]) -> Float[Tensor, "b m d"]:
+        mixed = rearrange(self.norm(self.conv(cells)), "b d y x -> b (y x) d")
+        return self.linear(torch.cat([prefix, mixed], dim=1))
+
+
+class ConvProjectedAttention(nn.Module):
+    """Multi-head attention of all cells to a grid with sides ``kv_stride`` times smaller."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        kernel: int = 3,
+        kv_stride: int = 2,
+        qkv_bias: bool = True,
+        drop_rate: float = 0.0,
+        attention_drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        self.num_heads = num_heads
+        self.kv_stride = kv_stride
+        self.q = Projection(dim, kernel, 1, bias=qkv_bias)
+        self.k = Projection(dim, kernel, kv_stride, bias=qkv_bias)
+        self.v = Projection(dim, kernel, kv_stride, bias=qkv_bias)
+        self.attend = Attend(temperature=math.sqrt(num_heads), drop_rate=attention_drop_rate)  # √h √k = √d
+        self.proj = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(drop_rate)
+
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        if grid is None:
+            raise ValueError("convolutional projections need the whole grid: they do not work with dropped tokens")
+        prefix, cells = x[:, :num_prefix], rearrange(x[:, num_prefix:], "b (y x) d -> b d y x", y=grid[0])
+        q, k, v = (
+            rearrange(project(prefix, cells), "b m (h k) -> b h m k", h=self.num_heads)
+            for project in (self.q, self.k, self.v)
+        )
+        key_grid = grid_of(grid, (self.kv_stride, self.kv_stride))
+        out = self.attend(q, k, v, layout=Layout(grid, key_grid, num_prefix))
+        return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvProjection(Mixer):
+    """Every cell looks at all of a coarser grid; queries, keys and values have seen their neighbours."""
+
+    name: ClassVar[str] = "conv_projection"
+    kernel: int = 3
+    kv_stride: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kernel % 2 == 0:
+            raise ValueError(f"kernel must be odd, to have a middle; got {self.kernel}, choose {self.kernel + 1}")
+
+    def make(self, place: Place) -> ConvProjectedAttention:
+        return ConvProjectedAttention(
+            place.dim,
+            place.num_heads,
+            kernel=self.kernel,
+            kv_stride=self.kv_stride,
+            qkv_bias=place.qkv_bias,
+            drop_rate=place.drop_rate,
+            attention_drop_rate=place.attention_drop_rate,
+        )

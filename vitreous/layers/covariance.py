@@ -1,0 +1,70 @@
+"""Cross-covariance attention: channels look at channels, and the cost grows with the number of tokens, not its square.
+
+"XCiT: Cross-Covariance Image Transformers", El-Nouby et al. 2021 (arXiv 2106.09681).
+
+    q̂ = q / ‖q‖,  k̂ = k / ‖k‖                 each channel over all tokens
+    outputᵀ = softmax(τ q̂ᵀ k̂) vᵀ              a map of k × k channels per head; τ is learned, one per head
+
+Every channel of a head becomes an average of the head's channels, with weights that say how alike they are over the
+whole image. Tokens meet in these weights alone: which token stands where makes no difference. The paper divides by its
+temperature; here it is a factor, as in the published weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.attention import Attend, check_heads
+from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.position import Grid
+
+
+class CrossCovariance(nn.Module):
+    """Multi-head attention with channels in the place of tokens; prefix tokens are tokens like any other."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        qkv_bias: bool = True,
+        drop_rate: float = 0.0,
+        attention_drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        self.num_heads = num_heads
+        self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.attend = Attend(scaled=False, drop_rate=attention_drop_rate)
+        self.proj = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(drop_rate)
+
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        q, k, v = rearrange(self.qkv(x), "b n (three h k) -> three b h k n", three=3, h=self.num_heads)
+        q, k = F.normalize(q, dim=-1) * self.temperature, F.normalize(k, dim=-1)
+        return self.drop(self.proj(rearrange(self.attend(q, k, v), "b h k n -> b n (h k)")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Covariance(Mixer):
+    """Every channel of a head looks at every channel of it, over all tokens: cost grows with the number of tokens."""
+
+    name: ClassVar[str] = "covariance"
+    no_holes: ClassVar[str] = ""
+
+    def make(self, place: Place) -> CrossCovariance:
+        return CrossCovariance(
+            place.dim,
+            place.num_heads,
+            qkv_bias=place.qkv_bias,
+            drop_rate=place.drop_rate,
+            attention_drop_rate=place.attention_drop_rate,
+        )

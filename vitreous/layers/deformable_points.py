@@ -1,0 +1,159 @@
+"""Deformable attention in Deformable DETR's sense: every query chooses a few points of its own and looks nowhere else.
+
+"Deformable DETR: Deformable Transformers for End-to-End Object Detection", Zhu et al. 2020 (arXiv 2010.04159).
+
+    points  = reference + offsets(x)                     per head; offsets in cells, around the query's own place
+    weights = softmax(W x)                               over a head's points, on all maps together
+    output  = W' Σ weight · value(point)                 values read between the cells, zero outside the map
+
+The cost grows with the number of queries, not with its product with the number of keys. No query is compared with any
+key: both where to look and how much follow from the query alone. So the weights belong to points and not to tokens, and
+there is nothing for recording to show. In DAT's sense all queries share their points: see ``deformable.py``.
+
+Locations are (x, y), from 0 at the left and upper edge of a map to 1 at the right and lower one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.attention import check_heads
+from vitreous.layers.deformable import centres
+from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.position import Grid
+
+
+def deformable_points(
+    values: Float[Tensor, "b n h k"],
+    shapes: Sequence[Grid],
+    locations: Float[Tensor, "b q h l p 2"],
+    *,
+    weights: Float[Tensor, "b q h l p"],
+) -> Float[Tensor, "b q hk"]:
+    """Σ over l levels and p points of weight · value; ``values`` are the cells of all levels, one after another."""
+    levels = values.split([y * x for y, x in shapes], dim=1)
+    sums = []
+    for level, (cells, grid) in enumerate(zip(levels, shapes, strict=True)):
+        maps = rearrange(cells, "b (y x) h k -> (b h) k y x", y=grid[0])
+        points = rearrange(2 * locations[:, :, :, level] - 1, "b q h p two -> (b h) q p two")
+        shares = rearrange(weights[:, :, :, level], "b q h p -> (b h) 1 q p")
+        sums.append((shares * F.grid_sample(maps, points, align_corners=False)).sum(-1))
+    return rearrange(sum(sums[1:], sums[0]), "(b h) k q -> b q (h k)", h=values.shape[2])
+
+
+class PointAttention(nn.Module):
+    """``x`` asks and points of ``context`` answer, which is the cells of one or several maps."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        num_levels: int = 1,
+        num_points: int = 4,
+        value_bias: bool = True,
+        drop_rate: float = 0.0,
+        attention_drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        self.num_heads = num_heads
+        self.num_levels = num_levels
+        self.num_points = num_points
+        self.offsets = nn.Linear(dim, num_heads * num_levels * num_points * 2)
+        self.weights = nn.Linear(dim, num_heads * num_levels * num_points)
+        self.value = nn.Linear(dim, dim, bias=value_bias)
+        self.proj = nn.Linear(dim, dim)
+        self.weights_drop = nn.Dropout(attention_drop_rate)
+        self.drop = nn.Dropout(drop_rate)
+        self.init_own()
+
+    def forward(
+        self,
+        x: Float[Tensor, "b q d"],
+        context: Float[Tensor, "b n d"],
+        *,
+        shapes: Sequence[Grid],
+        reference: Float[Tensor, "#b q l 2"],
+    ) -> Float[Tensor, "b q d"]:
+        """``reference`` is where each query stands on each of the maps."""
+        values = rearrange(self.value(context), "b n (h k) -> b n h k", h=self.num_heads)
+        weights = rearrange(self.weights(x), "b q (h lp) -> b q h lp", h=self.num_heads).softmax(-1)
+        weights = rearrange(self.weights_drop(weights), "b q h (l p) -> b q h l p", l=self.num_levels)
+        locations = self.locations(x, reference, shapes)
+        return self.drop(self.proj(deformable_points(values, shapes, locations, weights=weights)))
+
+    def locations(
+        self, x: Float[Tensor, "b q d"], reference: Float[Tensor, "#b q l 2"], shapes: Sequence[Grid]
+    ) -> Float[Tensor, "b q h l p 2"]:
+        offsets = rearrange(
+            self.offsets(x), "b q (h l p two) -> b q h l p two", h=self.num_heads, l=self.num_levels, two=2
+        )
+        sizes = offsets.new_tensor([(width, height) for height, width in shapes])
+        return reference[:, :, None, :, None] + offsets / sizes[:, None]
+
+    def init_own(self) -> None:
+        """Each head looks in a direction of its own, its points 1, 2, … cells away, whatever the query."""
+        for linear in (self.offsets, self.weights):
+            nn.init.zeros_(linear.weight)
+        nn.init.zeros_(self.weights.bias)
+        with torch.no_grad():
+            self.offsets.bias.copy_(star(self.num_heads, self.num_levels, self.num_points).flatten())
+
+
+def star(num_heads: int, num_levels: int, num_points: int) -> Float[Tensor, "h l p 2"]:
+    """Rays from the centre, one per head, that reach the sides of squares with a half side of 1, 2, … cells."""
+    angles = torch.arange(num_heads) * (2 * math.pi / num_heads)
+    rays = torch.stack([angles.cos(), angles.sin()], dim=-1)
+    rays = rays / rays.abs().amax(-1, keepdim=True)
+    distances = torch.arange(1, num_points + 1)
+    return (rays[:, None] * distances[:, None])[:, None].expand(-1, num_levels, -1, -1)
+
+
+class SelfPointAttention(nn.Module):
+    """:class:`PointAttention` of the cells of a map to that map."""
+
+    def __init__(self, points: PointAttention) -> None:
+        super().__init__()
+        self.points = points
+
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        if grid is None or num_prefix:
+            raise ValueError(f"deformable attention reads a whole map and nothing else, got {num_prefix} prefix tokens")
+        reference = centres(grid, like=x) / x.new_tensor([grid[1], grid[0]])
+        return self.points(x, x, shapes=[grid], reference=reference[None, :, None])
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeformablePoints(Mixer):
+    """Every token looks at a few points around its own place, which it chooses itself: cost grows with the tokens."""
+
+    name: ClassVar[str] = "deformable_points"
+    no_prefix: ClassVar[str] = "it looks at points of a map, where prefix tokens have no place"
+    num_points: int = 4  # of each head
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.num_points:
+            raise ValueError("num_points must be at least 1, got 0")
+
+    def make(self, place: Place) -> SelfPointAttention:
+        return SelfPointAttention(
+            PointAttention(
+                place.dim,
+                place.num_heads,
+                num_points=self.num_points,
+                value_bias=place.qkv_bias,
+                drop_rate=place.drop_rate,
+                attention_drop_rate=place.attention_drop_rate,
+            )
+        )

@@ -1,0 +1,111 @@
+"""The inverted residual: widen, look around channel by channel, weigh the channels, narrow again.
+
+"MobileNetV2", Sandler et al. 2018 (arXiv 1801.04381), with the weighing of "Squeeze-and-Excitation Networks",
+Hu et al. 2017 (1709.01507); normalised at its beginning as in CoAtNet and MaxViT.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.drop import DropPath
+from vitreous.options import Options
+
+Parts = list[tuple[str, nn.Module]]
+ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "silu": nn.SiLU, "relu": nn.ReLU}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MBConvOptions(Options):
+    """What such blocks differ in from paper to paper."""
+
+    expand_ratio: float = 4.0
+    expand_from: Literal["input", "output"] = "output"  # the width that is multiplied
+    act: Literal["gelu", "silu"] = "gelu"
+    act_first: bool = False  # an activation after the first norm too
+    halve: Literal["conv", "pool"] = "conv"  # with stride 2: in the depthwise convolution, or by means before it all
+    squeeze_ratio: float = 1 / 16  # of the widened width
+    squeeze_first: bool = False  # the channels are weighed before the depthwise convolution's norm, not behind it
+    squeeze_act: Literal["silu", "relu"] = "silu"
+    bias: bool = True  # of the last convolution and of the shortcut
+
+
+class SqueezeExcite(nn.Module):
+    """x ⊙ σ(W₂ act(W₁ mean(x))): each channel weighed by what all channels say on average."""
+
+    def __init__(self, dim: int, squeezed_dim: int, *, act: str = "silu") -> None:
+        super().__init__()
+        self.fc1 = nn.Conv2d(dim, squeezed_dim, 1)
+        self.act = ACTIVATIONS[act]()
+        self.fc2 = nn.Conv2d(squeezed_dim, dim, 1)
+        self.gate = nn.Sigmoid()
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+        return x * self.gate(self.fc2(self.act(self.fc1(x.mean((2, 3), keepdim=True)))))
+
+
+class MBConv(nn.Module):
+    """shortcut(x) + W₂ · squeeze(act(norm(depthwise(act(norm(W₁ · norm(x)))))))
+
+    With stride 2 the shortcut is the mean of 2×2 cells, projected if the width changes; else it is x itself.
+    """
+
+    def __init__(
+        self, dim_in: int, dim_out: int, *, options: MBConvOptions, stride: int = 1, drop_path_rate: float = 0.0
+    ) -> None:
+        super().__init__()
+        if stride == 1 and dim_in != dim_out:
+            raise ValueError(f"only a block with stride 2 changes its width, got {dim_in} → {dim_out} with stride 1")
+        self.branch = make_branch(dim_in, dim_out, options, stride)
+        self.shortcut = make_shortcut(dim_in, dim_out, options) if stride == 2 else nn.Identity()
+        self.drop_path = DropPath(drop_path_rate)
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d v w"]:
+        return self.shortcut(x) + self.drop_path(self.branch(x))
+
+
+def make_branch(dim_in: int, dim_out: int, options: MBConvOptions, stride: int) -> nn.Sequential:
+    hidden = round((dim_out if options.expand_from == "output" else dim_in) * options.expand_ratio)
+    act = ACTIVATIONS[options.act]
+    conv_stride = stride if options.halve == "conv" else 1
+    parts: Parts = [("norm", nn.BatchNorm2d(dim_in))]
+    if options.act_first:
+        parts += [("act", act())]
+    if conv_stride < stride:
+        parts += [("pool", halving_mean())]
+    parts += [
+        ("expand", nn.Conv2d(dim_in, hidden, 1, bias=False)),
+        ("norm1", nn.BatchNorm2d(hidden)),
+        ("act1", act()),
+        ("depthwise", nn.Conv2d(hidden, hidden, 3, stride=conv_stride, padding=1, groups=hidden, bias=False)),
+    ]
+    squeezed = max(1, round(hidden * options.squeeze_ratio))
+    weigh: Parts = [("squeeze", SqueezeExcite(hidden, squeezed, act=options.squeeze_act))]
+    normalise: Parts = [("norm2", nn.BatchNorm2d(hidden)), ("act2", act())]
+    parts += weigh + normalise if options.squeeze_first else normalise + weigh
+    return nn.Sequential(OrderedDict([*parts, ("project", nn.Conv2d(hidden, dim_out, 1, bias=options.bias))]))
+
+
+def make_shortcut(dim_in: int, dim_out: int, options: MBConvOptions) -> nn.Sequential:
+    widen = nn.Conv2d(dim_in, dim_out, 1, bias=options.bias) if dim_in != dim_out else nn.Identity()
+    return nn.Sequential(OrderedDict([("pool", halving_mean()), ("widen", widen)]))
+
+
+def halving_mean() -> nn.AvgPool2d:
+    """The mean of every 2×2 cells; on an odd side, of those that there are."""
+    return nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False)
+
+
+def init_efficient(module: nn.Module) -> None:
+    """EfficientNet: normal with variance 2 over the number of outputs that an input reaches, biases zero."""
+    if isinstance(module, nn.Conv2d):
+        reach = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
+        nn.init.normal_(module.weight, std=math.sqrt(2 / reach))
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

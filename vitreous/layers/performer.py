@@ -1,0 +1,131 @@
+"""Performer: attention through random features, at a cost that grows with the number of tokens.
+
+"Rethinking Attention with Performers", Choromanski et al. 2020 (arXiv 2009.14794).
+
+    φ(x) = exp(W x' − ‖x'‖²/2) / √r,   x' = x / k^¼        r rows of W, so that E[φ(q)·φ(k)] = exp(q·k / √k)
+    output_i = Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j)    the sums over j are taken once for all i
+
+Rows of W are normal, and orthogonal to each other within blocks of k rows, which lowers the variance. Cosines instead
+of the exponential would approximate another kernel and go negative. The error falls as 1/√r, but only while queries and
+keys are short: it grows exponentially with their lengths. There are fewer products than in full attention when there
+are more than 2r tokens.
+
+Where we differ from the paper: it subtracts maxima before it exponentiates and adds a small constant to φ. Here the
+same fraction is written as two steps of softmax, features looking at tokens and then tokens at features. Nothing
+overflows, no denominator vanishes and no constant is needed, not even in half precision.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from vitreous.layers.attention import check_heads
+from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.position import Grid
+
+
+def orthogonal_normal(num_rows: int, dim: int, generator: Generator | None = None) -> Float[Tensor, "r k"]:
+    """Rows distributed like normal vectors, and orthogonal within each block of ``dim`` rows."""
+    device = None if generator is None else generator.device
+    blocks = [
+        nn.init.orthogonal_(torch.empty(dim, dim, device=device), generator=generator)
+        for _ in range(math.ceil(num_rows / dim))
+    ]
+    lengths = torch.randn(num_rows, dim, device=device, generator=generator).norm(dim=1, keepdim=True)
+    return lengths * torch.cat(blocks)[:num_rows]
+
+
+class PositiveFeatures(nn.Module):
+    """log φ(x) for queries and keys, all heads with the same W; at least in float32, since it is exponentiated."""
+
+    directions: Tensor
+
+    def __init__(self, head_dim: int, num_features: int) -> None:
+        super().__init__()
+        self.register_buffer("directions", orthogonal_normal(num_features, head_dim))
+
+    @torch.no_grad()
+    def redraw(self, generator: Generator | None = None) -> None:
+        """New random features, which the paper's authors draw every now and then while training."""
+        num_features, head_dim = self.directions.shape
+        self.directions.copy_(orthogonal_normal(num_features, head_dim, generator))
+
+    def forward(self, x: Float[Tensor, "*b n k"]) -> Float[Tensor, "*b n r"]:
+        num_features, head_dim = self.directions.shape
+        precise = torch.promote_types(x.dtype, torch.float32)
+        x = x.to(precise) * head_dim**-0.25
+        shift = (x.square().sum(-1, keepdim=True) + math.log(num_features)) / 2
+        return x @ self.directions.to(precise).T - shift
+
+    def extra_repr(self) -> str:
+        return "num_features={}, head_dim={}".format(*self.directions.shape)
+
+
+class LinearAttend(nn.Module):
+    """Σ_j φ(q)·φ(k_j) v_j / Σ_j φ(q)·φ(k_j) from log φ, as two steps of softmax.
+
+    With S_r = Σ_j φ_r(k_j) the sum over keys is S_r times an average of the values, and so the fraction is an average
+    over features:  softmax_r(log φ(q) + log S) · softmax_j(log φ(k))ᵀ v.
+    """
+
+    def forward(
+        self, q: Float[Tensor, "*b n r"], k: Float[Tensor, "*b m r"], v: Float[Tensor, "*b m v"]
+    ) -> Float[Tensor, "*b n v"]:
+        total = k.logsumexp(-2, keepdim=True)
+        averages = (k - total).exp().to(v.dtype).transpose(-2, -1) @ v
+        return (q + total).softmax(-1).to(v.dtype) @ averages
+
+
+class PerformerAttention(nn.Module):
+    """Multi-head attention through positive random features; prefix tokens are tokens like any other."""
+
+    def __init__(
+        self, dim: int, num_heads: int, *, num_features: int, qkv_bias: bool = True, drop_rate: float = 0.0
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.features = PositiveFeatures(dim // num_heads, num_features)
+        self.attend = LinearAttend()
+        self.proj = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(drop_rate)
+
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        q, k, v = rearrange(self.qkv(x), "b n (three h k) -> three b h n k", three=3, h=self.num_heads)
+        out = self.attend(self.features(q), self.features(k), v)
+        return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Performer(Mixer):
+    """Every token looks at every token through ``num_features`` random features a head: an approximation."""
+
+    name: ClassVar[str] = "performer"
+    no_holes: ClassVar[str] = ""
+    num_features: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_features < 1:
+            raise ValueError(f"num_features must be at least 1, got {self.num_features}")
+
+    def make(self, place: Place) -> PerformerAttention:
+        if place.attention_drop_rate:
+            raise ValueError(
+                "mixer 'performer' cannot serve with attention_drop_rate (it has no attention weights); set it to 0"
+            )
+        return PerformerAttention(
+            place.dim,
+            place.num_heads,
+            num_features=self.num_features,
+            qkv_bias=place.qkv_bias,
+            drop_rate=place.drop_rate,
+        )

@@ -1,0 +1,108 @@
+"""Attention to a smaller map: every token asks, and a reduced copy of the grid answers.
+
+    keys   = [prefix; reduce(cells)]
+    output = softmax(x W_q (keys W_k)ᵀ / √k) keys W_v
+
+"Pyramid Vision Transformer", Wang et al. 2021 (arXiv 2102.12122), reduces with a convolution that turns every r × r
+cells into one, which makes attention r² times cheaper. "PVT v2", Wang et al. 2021 (arXiv 2106.13797), has a linear
+form: the mean over a fixed number of regions, whatever the size of the map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.attention import CrossAttention, Layout
+from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.patch import pad_to_patches
+from vitreous.layers.position import Grid
+
+
+class ConvReduce(nn.Module):
+    """norm(conv(x)) with kernel and stride ``ratio``. Zeros fill up the last cells, so that none is lost."""
+
+    def __init__(self, dim: int, ratio: int, *, norm_eps: float = 1e-5) -> None:
+        super().__init__()
+        self.ratio = ratio
+        self.conv = nn.Conv2d(dim, dim, ratio, stride=ratio)
+        self.norm = nn.LayerNorm(dim, eps=norm_eps)
+
+    def forward(self, x: Float[Tensor, "b d y x"]) -> Float[Tensor, "b v w d"]:
+        x = self.conv(pad_to_patches(x, (self.ratio, self.ratio)))
+        return self.norm(rearrange(x, "b d y x -> b y x d"))
+
+
+class PoolReduce(nn.Module):
+    """GELU(norm(conv(mean(x)))), the mean over each of ``size`` × ``size`` regions and a convolution of 1×1.
+
+    Regions share a row or column of cells where their number does not divide the side, and repeat cells where the map
+    has fewer than there are regions.
+    """
+
+    def __init__(self, dim: int, size: int, *, norm_eps: float = 1e-5) -> None:
+        super().__init__()
+        self.size = size
+        self.conv = nn.Conv2d(dim, dim, 1)
+        self.norm = nn.LayerNorm(dim, eps=norm_eps)
+        self.act = nn.GELU()
+
+    def forward(self, x: Float[Tensor, "b d y x"]) -> Float[Tensor, "b v w d"]:
+        x = self.conv(F.adaptive_avg_pool2d(x, self.size))
+        return self.act(self.norm(rearrange(x, "b d y x -> b y x d")))
+
+
+class ReducedAttention(nn.Module):
+    """Multi-head attention of all tokens to the prefix tokens and a reduced map; None reduces nothing."""
+
+    def __init__(self, attention: CrossAttention, reduce: ConvReduce | PoolReduce | None) -> None:
+        super().__init__()
+        self.attention = attention
+        self.reduce = reduce
+
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        if self.reduce is None:
+            return self.attention(x, x, layout=Layout(grid, grid, num_prefix))
+        if grid is None:
+            raise ValueError("a map can be reduced only where the whole grid is there: not with dropped tokens")
+        reduced = self.reduce(rearrange(x[:, num_prefix:], "b (y x) d -> b d y x", y=grid[0]))
+        keys = torch.cat([x[:, :num_prefix], rearrange(reduced, "b y x d -> b (y x) d")], dim=1)
+        return self.attention(x, keys, layout=Layout(grid, (reduced.shape[1], reduced.shape[2]), num_prefix))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduction(Mixer):
+    """Every token looks at a reduced map: by a ratio for each stage, or to a fixed number of cells."""
+
+    name: ClassVar[str] = "reduction"
+    no_position: ClassVar[Mapping[str, str]] = {
+        "relative": "its keys stand on a coarser grid than its queries",
+        "rope": "its keys are blends of several cells",
+    }
+    ratios: tuple[int, ...] = (2,)  # of conv, by stage; 1: plain attention
+    method: Literal["conv", "pool"] = "conv"
+    pooled_size: int = 7  # of pool: this many cells high and wide
+    norm_eps: float = 1e-5
+
+    def make(self, place: Place) -> ReducedAttention:
+        attention = CrossAttention(
+            place.dim,
+            place.num_heads,
+            qkv_bias=place.qkv_bias,
+            drop_rate=place.drop_rate,
+            attention_drop_rate=place.attention_drop_rate,
+        )
+        return ReducedAttention(attention, self.make_reduce(place))
+
+    def make_reduce(self, place: Place) -> ConvReduce | PoolReduce | None:
+        if self.method == "pool":
+            return PoolReduce(place.dim, self.pooled_size, norm_eps=self.norm_eps)
+        ratio = self.at(self.ratios, place)
+        return ConvReduce(place.dim, ratio, norm_eps=self.norm_eps) if ratio > 1 else None

@@ -1,0 +1,117 @@
+"""Attention in which every cell looks at some cells only, and the others cost nothing: base of the sparse mixers.
+
+    output_i = Σ_j softmax_j(q_i·k_j / √k) v_j          j over the prefix tokens and the cells that i may see
+
+To gather its own keys for every cell would make attention many products with a single row. Instead, cells that look
+at much the same stand in a group; the keys that any of them sees are gathered once, and the group attends to them under
+a mask. Groups have a fixed size, so that cost grows with the number of cells. Prefix tokens see everything and are seen
+by every cell.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from vitreous.layers.attention import Attend, check_heads
+from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.position import Grid, Rotary
+
+
+class Groups(NamedTuple):
+    """Cells that look together; a cell is its place in raster order."""
+
+    queries: Int[Tensor, "g q"]  # a group that is not full repeats a cell
+    keys: Int[Tensor, "g m"]
+    seen: Bool[Tensor, "g q m"] | Bool[Tensor, "g 1 m"]
+    homes: Int[Tensor, " n"]  # where each cell stands among all queries
+
+
+class SparseAttention(nn.Module, ABC):
+    """Multi-head attention of groups of cells, each to its own keys and the prefix tokens."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        check_heads(place.dim, place.num_heads)
+        self.num_heads = place.num_heads
+        self.qkv = nn.Linear(place.dim, 3 * place.dim, bias=place.qkv_bias)
+        self.rotary = Rotary(place.dim // place.num_heads) if place.position == "rope" else None
+        self.attend = Attend(drop_rate=place.attention_drop_rate)
+        self.prefix = PrefixAttention(drop_rate=place.attention_drop_rate)
+        self.proj = nn.Linear(place.dim, place.dim)
+        self.drop = nn.Dropout(place.drop_rate)
+
+    @abstractmethod
+    def groups(self, grid: Grid, device: torch.device) -> Groups: ...
+
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        if grid is None:
+            raise ValueError("sparse attention needs the whole grid: it does not work with dropped tokens")
+        qkv = rearrange(self.qkv(x), "b n (three h k) -> three b h n k", three=3, h=self.num_heads)
+        q, k, v = qkv.contiguous()  # twice as fast to gather from
+        if self.rotary is not None:
+            q, k = self.rotary(q, grid, num_prefix), self.rotary(k, grid, num_prefix)
+        out = self.cells(q, k, v, groups=self.groups(grid, x.device), num_prefix=num_prefix)
+        if num_prefix:
+            out = torch.cat([self.prefix(q[:, :, :num_prefix], k, v), out], dim=2)
+        return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
+
+    def cells(
+        self,
+        q: Float[Tensor, "b h n k"],
+        k: Float[Tensor, "b h n k"],
+        v: Float[Tensor, "b h n k"],
+        *,
+        groups: Groups,
+        num_prefix: int,
+    ) -> Float[Tensor, "b h m k"]:
+        prefix = torch.arange(num_prefix, device=q.device).expand(len(groups.keys), -1)
+        keys = torch.cat([prefix, groups.keys + num_prefix], dim=1)
+        mask = F.pad(groups.seen, (num_prefix, 0), value=True)[None]  # fused attention wants four axes
+        out = self.attend(gather(q, groups.queries + num_prefix), gather(k, keys), gather(v, keys), mask=mask)
+        out = rearrange(out, "(b h) g q k -> b h (g q) k", h=self.num_heads)
+        return out.index_select(2, groups.homes)
+
+
+class PrefixAttention(nn.Module):
+    """Prefix tokens look at all tokens. A module of its own, so that a recording tells it from that of the cells."""
+
+    def __init__(self, *, drop_rate: float = 0.0) -> None:
+        super().__init__()
+        self.attend = Attend(drop_rate=drop_rate)
+
+    def forward(
+        self, q: Float[Tensor, "b h p k"], k: Float[Tensor, "b h n k"], v: Float[Tensor, "b h n k"]
+    ) -> Float[Tensor, "b h p k"]:
+        return self.attend(q, k, v)
+
+
+def gather(x: Float[Tensor, "b h n k"], index: Int[Tensor, "g m"]) -> Float[Tensor, "bh g m k"]:
+    """Batch and heads become one axis, so that one mask of the groups serves them all."""
+    return x.flatten(0, 1).index_select(1, index.flatten()).unflatten(1, index.shape)
+
+
+def outer(rows: Int[Tensor, "a i"], columns: Int[Tensor, "b j"], width: int) -> Int[Tensor, "ab ij"]:
+    """Cells of every pair of a group of rows and a group of columns, in a grid of so many columns."""
+    return rearrange(rows[:, None, :, None] * width + columns[None, :, None, :], "a b i j -> (a b) (i j)")
+
+
+def outer_places(rows: Int[Tensor, "a i"], columns: Int[Tensor, "b j"]) -> Int[Tensor, "ai bj"]:
+    """Where each row and column stands in :func:`outer`, counted through."""
+    (a, i), (b, j) = rows.shape, columns.shape
+    return rearrange(torch.arange(a * i * b * j, device=rows.device), "(a b i j) -> (a i) (b j)", a=a, b=b, i=i)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparse(Mixer):
+    """Base of the sparse mixers' options."""
+
+    no_position: ClassVar[Mapping[str, str]] = {"relative": "a bias for every pair of cells would undo what it saves"}

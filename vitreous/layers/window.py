@@ -1,0 +1,174 @@
+"""Attention within windows that move from block to block: the cost grows with the number of cells, not its square.
+
+"Swin Transformer: Hierarchical Vision Transformer using Shifted Windows", Liu et al. 2021 (arXiv 2103.14030).
+
+    weights = softmax(q kᵀ / √k + bias[Δy, Δx])        over the cells of one window        output = weights v
+
+The grid is cut into windows of ``size`` × ``size`` cells. In every second block the cut is shifted by half a window, so
+that neighbours which one block keeps apart meet in the next. As in the paper the map is rolled and not the cut, which
+gives no more windows than before; cells that come to lie together only by the rolling do not see each other.
+
+Maps of any size are padded below and on the right. Where we differ from the published code: no cell sees the padding,
+so that it changes nothing. Along an axis on which the map is no larger than the window there is one window, the map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from vitreous.layers.attention import Attend, check_heads
+from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.position import Grid, RelativeBias
+
+
+class Cut(NamedTuple):
+    """A grid cut into windows: their sides, and by how many cells the cut is shifted down and to the right."""
+
+    grid: Grid
+    window: Grid
+    shift: Grid
+
+    @property
+    def padded(self) -> Grid:
+        (y, x), (v, w) = self.grid, self.window
+        return y + -y % v, x + -x % w
+
+    @property
+    def num_windows(self) -> int:
+        return (self.padded[0] // self.window[0]) * (self.padded[1] // self.window[1])
+
+    def split(self, cells: Float[Tensor, "b n d"]) -> Float[Tensor, "w m d"]:
+        """The cells of every window, those of a picture in raster order, picture after picture."""
+        x = rearrange(cells, "b (y x) d -> b y x d", y=self.grid[0])
+        if self.padded != self.grid:
+            x = F.pad(x, (0, 0, 0, self.padded[1] - self.grid[1], 0, self.padded[0] - self.grid[0]))
+        if any(self.shift):
+            x = x.roll((-self.shift[0], -self.shift[1]), dims=(1, 2))
+        return rearrange(x, "b (y v) (x w) d -> (b y x) (v w) d", v=self.window[0], w=self.window[1])
+
+    def join(self, windows: Float[Tensor, "w m d"]) -> Float[Tensor, "b n d"]:
+        """The way back: windows in the order of :meth:`split` as the cells of the grid."""
+        rows, columns = self.padded[0] // self.window[0], self.padded[1] // self.window[1]
+        x = rearrange(
+            windows, "(b y x) (v w) d -> b (y v) (x w) d", y=rows, x=columns, v=self.window[0], w=self.window[1]
+        )
+        if any(self.shift):
+            x = x.roll(self.shift, dims=(1, 2))
+        return rearrange(x[:, : self.grid[0], : self.grid[1]], "b y x d -> b (y x) d")
+
+    def mask(self, device: torch.device) -> Bool[Tensor, "w m m"] | None:
+        """Which cells of a window may see each other; None if all of them may."""
+        if self.padded == self.grid and not any(self.shift):
+            return None
+        rows, columns = (pieces(*axis, device) for axis in zip(self.grid, self.padded, self.shift, strict=True))
+        piece = rearrange(3 * rows[:, None] + columns, "(y v) (x w) -> (y x) (v w)", v=self.window[0], w=self.window[1])
+        return piece[:, :, None] == piece[:, None, :]
+
+
+def pieces(length: int, padded: int, shift: int, device: torch.device) -> Tensor:
+    """What lies where along a padded and rolled axis: 0 the map, 1 its beginning, rolled to the end, 2 the padding."""
+    place = (torch.arange(padded, device=device) + shift) % padded
+    return (place < shift).int() + 2 * (place >= length).int()
+
+
+class WindowAttention(nn.Module):
+    """Cells look at their window and at the prefix tokens, which look at everything; these looks have no bias."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        size: int,
+        *,
+        shifted: bool = False,
+        num_prefix: int = 0,
+        qkv_bias: bool = True,
+        drop_rate: float = 0.0,
+        attention_drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        self.num_heads = num_heads
+        self.size = size
+        self.shifted = shifted
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.relative = RelativeBias((size, size), num_heads)
+        self.attend = Attend(drop_rate=attention_drop_rate)
+        self.attend_prefix = Attend(drop_rate=attention_drop_rate) if num_prefix else None
+        self.proj = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(drop_rate)
+
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        if grid is None:
+            raise ValueError("windows need the whole grid: they do not work with dropped tokens")
+        cut = self.cut(grid)
+        windows = self.qkv(cut.split(x[:, num_prefix:]))
+        if self.attend_prefix is None:
+            out = cut.join(self.look_in_windows(windows, cut))
+        else:
+            prefix = self.qkv(x[:, :num_prefix])
+            q, k, v = self.heads(torch.cat([prefix, cut.join(windows)], dim=1))
+            everywhere = rearrange(self.attend_prefix(q[:, :, :num_prefix], k, v), "b h p k -> b p (h k)")
+            windows = torch.cat([repeat(prefix, "b p e -> (b w) p e", w=cut.num_windows), windows], dim=1)
+            out = torch.cat([everywhere, cut.join(self.look_in_windows(windows, cut, num_prefix))], dim=1)
+        return self.drop(self.proj(out))
+
+    def look_in_windows(self, windows: Float[Tensor, "w n e"], cut: Cut, num_prefix: int = 0) -> Float[Tensor, "w m d"]:
+        """``windows`` hold queries, keys and values: first of the prefix tokens, then of the cells, which alone ask."""
+        q, k, v = self.heads(windows)
+        bias, mask = self.bias(cut.window), cut.mask(windows.device)
+        if num_prefix:
+            bias = F.pad(bias, (num_prefix, 0))
+        if mask is not None:
+            mask = F.pad(mask, (num_prefix, 0), value=True)
+            mask = repeat(mask, "w q k -> (b w) 1 q k", b=windows.shape[0] // cut.num_windows)
+        out = self.attend(q[:, :, num_prefix:], k, v, bias=bias, mask=mask)
+        return rearrange(out, "w h m k -> w m (h k)")
+
+    def heads(self, qkv: Float[Tensor, "b n e"]) -> Float[Tensor, "3 b h n k"]:
+        return rearrange(qkv, "b n (three h k) -> three b h n k", three=3, h=self.num_heads)
+
+    def cut(self, grid: Grid) -> Cut:
+        """Windows of ``size`` or, where the map is smaller, of its side; there nothing is to be shifted."""
+        y, x = (min(self.size, side) for side in grid)
+        down, right = (self.size // 2 if self.shifted and side > self.size else 0 for side in grid)
+        return Cut(grid, (y, x), (down, right))
+
+    def bias(self, window: Grid) -> Float[Tensor, "h m m"]:
+        """Of the cells in the upper left corner of a whole window: the same offsets have the same bias."""
+        bias = self.relative((self.size, self.size))
+        if window == (self.size, self.size):
+            return bias
+        bias = rearrange(bias, "h (v w) (y x) -> h v w y x", w=self.size, x=self.size)
+        corner = bias[:, : window[0], : window[1], : window[0], : window[1]]
+        return rearrange(corner, "h v w y x -> h (v w) (y x)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window(Mixer):
+    """Every cell looks at the cells of its window: cost grows with the number of cells."""
+
+    name: ClassVar[str] = "window"
+    no_position: ClassVar[Mapping[str, str]] = {"rope": "it tells cells apart by a relative bias of its own"}
+    size: int = 7
+    shift: Literal["alternate", "never"] = "alternate"  # alternate: every second block by half a window
+
+    def make(self, place: Place) -> WindowAttention:
+        return WindowAttention(
+            place.dim,
+            place.num_heads,
+            self.size,
+            shifted=self.shift == "alternate" and place.index % 2 == 1,
+            num_prefix=place.num_prefix,
+            qkv_bias=place.qkv_bias,
+            drop_rate=place.drop_rate,
+            attention_drop_rate=place.attention_drop_rate,
+        )

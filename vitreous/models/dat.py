@@ -1,0 +1,131 @@
+"""Deformable Attention Transformer: four stages of windows, and in the coarse ones attention to points that move.
+
+"Vision Transformer with Deformable Attention", Xia et al. 2022 (arXiv 2201.00520); the models of that paper, not those
+of its successor DAT++.
+
+    x = norm(conv(x))                                                   before each stage: patches of 4×4, then of 2×2
+    x = x + mixer(norm(x));   x = x + mlp(norm(x))                      × depth
+    y = head(mean over the last map of norm(x))
+
+In every stage even blocks look at local windows. Odd blocks look at shifted windows in the first two stages, and at
+deformed points of the whole map in the last two; ``mixer`` takes the place of the latter. Windows are shifted by the
+larger half of their side, 4 cells of 7, where Swin shifts by the smaller.
+
+Where we differ from the original: images of any size are taken (odd sides are padded with zeros, windows as in
+``layers/window.py``), and the table of biases for deformed points is read as it is, whatever the size of the map, where
+the original resamples it first. Weights start as in the original, whose own initialisation reaches no layer: as torch
+has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.block import PreNormBlock
+from vitreous.layers.deformable import Deformable
+from vitreous.layers.init import trunc_normal_
+from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mlp import Mlp
+from vitreous.layers.patch import grid_of, pad_to_patches
+from vitreous.layers.position import Grid, RelativeBias
+from vitreous.layers.window import Cut, WindowAttention
+from vitreous.models.base import drop_path_rates
+from vitreous.models.pyramid import Pyramid, Stage, StagedConfig
+from vitreous.spec import Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class DATConfig(StagedConfig):
+    patch_size: Size = (4, 4)
+    window_size: int = 7
+    num_window_stages: int = 2  # from the finest: windows only; after them every second block has the mixer
+    mixer: Mixer = Deformable()
+    mlp_ratio: float = 4.0
+
+    def build(self) -> DAT:
+        return DAT(self)
+
+
+class PatchNorm(nn.Module):
+    """norm(conv(x)): patches that do not overlap as tokens. The last ones are padded with zeros."""
+
+    def __init__(self, patch_size: Size, dim_in: int, dim_out: int, *, bias: bool, norm_eps: float) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        self.conv = nn.Conv2d(dim_in, dim_out, patch_size, stride=patch_size, bias=bias)
+        self.norm = nn.LayerNorm(dim_out, eps=norm_eps)
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+        return self.norm(rearrange(self.conv(pad_to_patches(x, self.patch_size)), "b d y x -> b (y x) d"))
+
+
+class ShiftedWindow(WindowAttention):
+    """Swin's shifted windows, shifted by the other half of their side."""
+
+    def cut(self, grid: Grid) -> Cut:
+        cut = super().cut(grid)
+        down, across = (side - shift if shift else 0 for side, shift in zip(cut.window, cut.shift, strict=True))
+        return cut._replace(shift=(down, across))
+
+
+class DAT(Pyramid):
+    config: DATConfig
+
+    def __init__(self, config: DATConfig) -> None:
+        norm = nn.LayerNorm(config.dims[-1], eps=config.norm_eps)
+        super().__init__(config, list(make_stages(config)), dims=config.dims, norm=norm)
+        for module in self.modules():
+            if isinstance(module, RelativeBias):
+                trunc_normal_(module.table, std=0.01)
+
+
+def make_stages(config: DATConfig) -> Iterator[Stage]:
+    grid: Grid = config.image_size
+    rates = drop_path_rates(config.drop_path_rate, config.depths)
+    for number, dim in enumerate(config.dims):
+        stride = (2, 2) if number else config.patch_size
+        grid = grid_of(grid, stride)
+        dim_before = config.dims[number - 1] if number else config.num_channels
+        downsample = PatchNorm(stride, dim_before, dim, bias=number == 0, norm_eps=config.norm_eps)
+        yield Stage(downsample, make_blocks(config, number, grid, rates[number]), stride=stride)
+
+
+def make_blocks(config: DATConfig, number: int, grid: Grid, rates: Sequence[float]) -> list[PreNormBlock]:
+    dim = config.dims[number]
+    return [
+        PreNormBlock(
+            dim,
+            make_mixer(config, config.place(number, grid, index)),
+            Mlp(dim, round(dim * config.mlp_ratio), drop_rate=config.drop_rate),
+            norm_eps=config.norm_eps,
+            drop_path_rate=rate,
+        )
+        for index, rate in enumerate(rates)
+    ]
+
+
+def make_mixer(config: DATConfig, place: Place) -> nn.Module:
+    if place.index % 2 and place.stage >= config.num_window_stages:
+        return config.mixer.build(place)
+    kind = ShiftedWindow if place.index % 2 else WindowAttention
+    return kind(
+        place.dim,
+        place.num_heads,
+        config.window_size,
+        shifted=place.index % 2 == 1,
+        qkv_bias=place.qkv_bias,
+        drop_rate=place.drop_rate,
+        attention_drop_rate=place.attention_drop_rate,
+    )
+
+
+VARIANTS: dict[str, DATConfig] = {
+    "dat_tiny": DATConfig(),
+    "dat_small": DATConfig(depths=(2, 2, 18, 2)),
+    "dat_base": DATConfig(depths=(2, 2, 18, 2), dims=(128, 256, 512, 1024), num_heads=(4, 8, 16, 32)),
+}

@@ -1,0 +1,98 @@
+"""Swin Transformer: attention in windows that shift from block to block, over maps that get coarser and wider.
+
+"Swin Transformer: Hierarchical Vision Transformer using Shifted Windows", Liu et al. 2021 (arXiv 2103.14030).
+
+    x = norm(W · patch)                                             cells of 4×4 pixels
+    x = x + window(norm(x));   x = x + mlp(norm(x))                 × depths[stage], every second one shifted
+    x = W · norm(four neighbours side by side)                      between the stages: half the sides, twice the width
+    y = head(mean over the map of norm(x))
+
+Where we differ from the published code: images of any size are taken, and no cell sees what they are padded with.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+from vitreous.layers.block import PreNormBlock
+from vitreous.layers.downsample import PatchMerging
+from vitreous.layers.init import init_deit
+from vitreous.layers.mixer import Mixer
+from vitreous.layers.mlp import Mlp
+from vitreous.layers.patch import PatchEmbed, grid_of
+from vitreous.layers.position import Grid
+from vitreous.layers.window import Window
+from vitreous.models.base import drop_path_rates
+from vitreous.models.pyramid import Pyramid, Stage, StagedConfig
+from vitreous.spec import Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwinConfig(StagedConfig):
+    patch_size: Size = (4, 4)
+    mixer: Mixer = Window()
+    mlp_ratio: float = 4.0
+
+    def build(self) -> Swin:
+        return Swin(self)
+
+
+class Swin(Pyramid):
+    config: SwinConfig
+
+    def __init__(self, config: SwinConfig) -> None:
+        norm = nn.LayerNorm(config.dims[-1], eps=config.norm_eps)
+        super().__init__(config, list(make_stages(config)), dims=config.dims, norm=norm)
+        self.stages.apply(init_deit)
+
+
+def make_stages(config: SwinConfig) -> Iterator[Stage]:
+    grid, rates = config.image_size, drop_path_rates(config.drop_path_rate, config.depths)
+    for stage in range(len(config.dims)):
+        stride = (2, 2) if stage else config.patch_size
+        grid = grid_of(grid, stride)
+        blocks = [make_block(config, grid, stage, index, rate) for index, rate in enumerate(rates[stage])]
+        yield Stage(make_downsample(config, stage), blocks, stride=stride)
+
+
+def make_downsample(config: SwinConfig, stage: int) -> nn.Module:
+    dim = config.dims[stage]
+    if stage:
+        return PatchMerging(config.dims[stage - 1], dim, norm_eps=config.norm_eps)
+    parts = {
+        "embed": PatchEmbed(config.patch_size, config.num_channels, dim),
+        "norm": nn.LayerNorm(dim, eps=config.norm_eps),
+        "drop": nn.Dropout(config.drop_rate),
+    }
+    return nn.Sequential(OrderedDict(parts))
+
+
+def make_block(config: SwinConfig, grid: Grid, stage: int, index: int, drop_path_rate: float) -> PreNormBlock:
+    dim = config.dims[stage]
+    return PreNormBlock(
+        dim,
+        config.mixer.build(config.place(stage, grid, index)),
+        Mlp(dim, round(dim * config.mlp_ratio), drop_rate=config.drop_rate),
+        norm_eps=config.norm_eps,
+        drop_path_rate=drop_path_rate,
+    )
+
+
+TINY = SwinConfig()
+SMALL = SwinConfig(depths=(2, 2, 18, 2))
+BASE = SMALL.override(dims=(128, 256, 512, 1024), num_heads=(4, 8, 16, 32))
+LARGE = SMALL.override(dims=(192, 384, 768, 1536), num_heads=(6, 12, 24, 48))
+AT_384 = {"image_size": 384, "mixer": Window(size=12)}
+
+VARIANTS: dict[str, SwinConfig] = {
+    "swin_tiny": TINY,
+    "swin_small": SMALL,
+    "swin_base": BASE,
+    "swin_large": LARGE,
+    "swin_base_384": BASE.override(**AT_384),
+    "swin_large_384": LARGE.override(**AT_384),
+}

@@ -1,0 +1,56 @@
+"""One recipe for every family: a configuration of each, shrunk to 64 pixels, learns Shapes on a CPU.
+
+    vitreous train shapes_family                                the shrunk ViT
+    python -m benchmarks.family                                 each family in turn, as a table
+
+One set of settings for all of them, tuned for none, so that the table shows what a family does when nobody helps it.
+"""
+
+from __future__ import annotations
+
+from vitreous.data.augment import Augment
+from vitreous.layers.reduction import Reduction
+from vitreous.layers.window import Window
+from vitreous.models.base import Config
+from vitreous.models.coatnet import CoAtNetConfig
+from vitreous.models.cvt import CvTConfig
+from vitreous.models.dat import DATConfig
+from vitreous.models.hybrid import HybridConfig
+from vitreous.models.hybrid_resnet import HybridResNetConfig
+from vitreous.models.pvt import PVTConfig
+from vitreous.models.pvt_v2 import PVTv2Config
+from vitreous.models.pyramid import PyramidConfig, StageConfig
+from vitreous.models.swin import SwinConfig
+from vitreous.models.vit import ViTConfig
+from vitreous.models.xcit import XCiTConfig
+from vitreous.recipes.base import DataConfig, Recipe
+from vitreous.tasks.classify import Classify
+from vitreous.train.config import TrainConfig
+
+DIMS, DEPTHS, HEADS = (32, 64, 96, 128), (1, 1, 2, 1), (1, 2, 3, 4)
+
+SHRUNK: dict[str, Config] = {
+    "ViT": ViTConfig(patch_size=(8, 8), dim=96, depth=4, num_heads=3),
+    "ViT, conv stem": ViTConfig(patch_size=(8, 8), dim=96, depth=4, num_heads=3, stem="conv"),
+    "ViT with downsampling": PyramidConfig(
+        patch_size=(8, 8),
+        stages=tuple(StageConfig(dim=64 << i, depth=2, num_heads=2 << i) for i in range(2)),
+    ),
+    "hybrid, R + ViT": HybridConfig(patch_size=(8, 8), stem_depths=(1, 1), dim=96, depth=4, num_heads=3),
+    "hybrid, ResNet + encoder": HybridResNetConfig(depths=(1, 1, 4), dim=96, num_heads=3),
+    "Swin": SwinConfig(dims=DIMS, depths=(2, 2, 2, 2), num_heads=HEADS, mixer=Window(size=4)),
+    "PVT": PVTConfig(dims=DIMS, depths=DEPTHS, num_heads=HEADS, mixer=Reduction(ratios=(4, 2, 1, 1))),
+    "PVTv2": PVTv2Config(dims=DIMS, depths=DEPTHS, num_heads=HEADS, mixer=Reduction(ratios=(4, 2, 1, 1))),
+    "XCiT": XCiTConfig(patch_size=(8, 8), dim=96, depths=(4, 1), num_heads=3),
+    "CvT": CvTConfig(dims=(32, 64, 128), depths=(1, 1, 3), num_heads=(1, 2, 4)),
+    "DAT": DATConfig(dims=DIMS, depths=(2, 2, 2, 2), num_heads=HEADS),
+    "CoAtNet": CoAtNetConfig(stem_dims=(16, 16), dims=DIMS, depths=DEPTHS),
+}
+
+recipe = Recipe(
+    model=SHRUNK["ViT"].override(image_size=64),
+    data=DataConfig("shapes"),
+    augment=Augment(crop="none", flip_rate=0.0),
+    task=Classify(),
+    train=TrainConfig(steps=1600, batch_size=32, optimiser="muon", muon_lr=0.02, lr=2e-3, evaluate_every=0),
+)

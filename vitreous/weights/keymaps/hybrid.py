@@ -1,0 +1,22 @@
+"""Hybrids as timm names them: a ResNet in ViT's patch embedding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vitreous.models.hybrid import HybridConfig
+from vitreous.weights.keymaps import KeyMap, vit
+from vitreous.weights.keymaps.resnet import REST
+
+#: The root stands in a ``stem`` of its own unless it is all there is.
+STEM = (
+    ("stem.root.{rest}", f"patch_embed.backbone.(stem.)?(?=conv|norm){REST}"),
+    ("stem.stages.{stage}.{rest}", rf"patch_embed.backbone.stages.(?P<stage>\d+).blocks.{REST}"),
+    ("stem.embed.proj.{p}", "patch_embed.proj.{p}"),
+)
+
+
+def keymaps(config: HybridConfig) -> tuple[KeyMap, ...]:
+    timm, *_ = vit.keymaps(config)
+    names = tuple(pair for pair in timm.names if not pair[0].startswith("stem."))
+    return (replace(timm, source="timm", names=STEM + names),)

@@ -1,0 +1,122 @@
+"""Swin as timm, the original repository, torchvision and transformers name it.
+
+They differ in where the step between two stages belongs: for timm to the stage after it, as for us; for the original
+and transformers to the stage before it; for torchvision to none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from vitreous.models.swin import SwinConfig
+from vitreous.weights.keymaps import KeyMap, Name, Translation
+
+Names = tuple[tuple[str, Name], ...]
+
+
+class TableKeyMap(KeyMap):
+    """Their tables of relative biases have a row per offset; ours an axis more, as every table of positions has."""
+
+    def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
+        result = super().translate(theirs)
+        for name, tensor in result.tensors.items():
+            if name.endswith(".relative.table") and tensor.ndim == 2:
+                result.tensors[name] = tensor[None]
+        return result
+
+
+BLOCK: Names = (
+    ("norm1.{p}", "norm1.{p}"),
+    ("mixer.qkv.{p}", "attn.qkv.{p}"),
+    ("mixer.relative.table", "attn.relative_position_bias_table"),
+    ("mixer.proj.{p}", "attn.proj.{p}"),
+    ("norm2.{p}", "norm2.{p}"),
+    ("mlp.fc1.{p}", "mlp.(fc1|0).{p}"),
+    ("mlp.fc2.{p}", "mlp.(fc2|3).{p}"),
+)
+
+#: Version 5 renamed the parts inside a block; files on the hub carry the names of version 4.
+TRANSFORMERS_BLOCK: Names = (
+    ("norm1.{p}", "layernorm_before.{p}"),
+    ("mixer.qkv.{p}", tuple(f"attention.{part}_proj.{{p}}" for part in "qkv")),
+    ("mixer.qkv.{p}", tuple(f"attention.self.{part}.{{p}}" for part in ("query", "key", "value"))),
+    ("mixer.relative.table", "attention.(relative_position_bias|self).relative_position_bias_table"),
+    ("mixer.proj.{p}", "attention.(o_proj|output.dense).{p}"),
+    ("norm2.{p}", "layernorm_after.{p}"),
+    ("mlp.fc1.{p}", "(mlp.fc1|intermediate.dense).{p}"),
+    ("mlp.fc2.{p}", "(mlp.fc2|output.dense).{p}"),
+)
+
+
+def stage_names(stage: int, blocks: str, pairs: Names) -> Names:
+    """The names in all blocks of a stage, which they call ``blocks``."""
+    return tuple((f"stages.{stage}.layers.{{i}}.{ours}", below(f"{blocks}.{{i}}", theirs)) for ours, theirs in pairs)
+
+
+def below(path: str, name: Name) -> Name:
+    return f"{path}.{name}" if isinstance(name, str) else tuple(f"{path}.{part}" for part in name)
+
+
+def merge_names(stage: int, theirs: str) -> Names:
+    """The step before a stage."""
+    ours = f"stages.{stage}.downsample"
+    return (f"{ours}.norm.{{p}}", f"{theirs}.norm.{{p}}"), (f"{ours}.proj.weight", f"{theirs}.reduction.weight")
+
+
+def stem_names(proj: str, norm: str) -> Names:
+    ours = "stages.0.downsample"
+    return (f"{ours}.embed.proj.{{p}}", f"{proj}.{{p}}"), (f"{ours}.norm.{{p}}", f"{norm}.{{p}}")
+
+
+def timm(num_stages: int, *, original: bool) -> KeyMap:
+    names = [*stem_names("patch_embed.proj", "patch_embed.norm"), ("norm.{p}", "norm.{p}")]
+    for stage in range(num_stages):
+        names += stage_names(stage, f"layers.{stage}.blocks", BLOCK)
+    for stage in range(1, num_stages):
+        names += merge_names(stage, f"layers.{stage - original}.downsample")
+    return TableKeyMap(
+        "the original Swin" if original else "timm",
+        (*names, ("head.{p}", "head.{p}" if original else "head.fc.{p}")),
+        prefix=r"module\.|backbone\.",
+        unused=(r"layers.\d+.blocks.\d+.(attn.relative_position_index|attn_mask)",),
+    )
+
+
+def torchvision(num_stages: int) -> KeyMap:
+    """All in one row: the stem is 0, stages have odd numbers, the steps between them even ones."""
+    names = [*stem_names("features.0.0", "features.0.2"), ("norm.{p}", "norm.{p}"), ("head.{p}", "head.{p}")]
+    for stage in range(num_stages):
+        names += stage_names(stage, f"features.{2 * stage + 1}", BLOCK)
+    for stage in range(1, num_stages):
+        names += merge_names(stage, f"features.{2 * stage}")
+    unused = r"features.\d+.\d+.attn.relative_position_index"
+    return TableKeyMap("torchvision", tuple(names), prefix=r"module\.", unused=(unused,))
+
+
+def transformers(num_stages: int) -> KeyMap:
+    names = [*stem_names("embeddings.patch_embeddings.projection", "embeddings.norm")]
+    for stage in range(num_stages):
+        names += stage_names(stage, f"encoder.layers.{stage}.blocks", TRANSFORMERS_BLOCK)
+    for stage in range(1, num_stages):
+        names += merge_names(stage, f"encoder.layers.{stage - 1}.downsample")
+    return TableKeyMap(
+        "transformers",
+        (*names, ("norm.{p}", "layernorm.{p}"), ("head.{p}", "classifier.{p}")),
+        prefix=r"swin\.",
+        unused=(
+            "embeddings.mask_token",
+            r"encoder.layers.\d+.blocks.\d+.attention.(relative_position_bias|self).relative_position_index",
+        ),
+    )
+
+
+def keymaps(config: SwinConfig) -> tuple[KeyMap, ...]:
+    num_stages = len(config.dims)
+    return (
+        timm(num_stages, original=False),
+        timm(num_stages, original=True),
+        torchvision(num_stages),
+        transformers(num_stages),
+    )
