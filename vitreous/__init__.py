@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vitreous.explain.trace import Trace, record
     from vitreous.models import create_model, list_models
     from vitreous.models.base import Backbone, Config, FeatureMap, Features
+    from vitreous.models.pyramid import PyramidConfig, StageConfig
     from vitreous.recipes.base import DataConfig, Recipe
     from vitreous.recipes.run import train
     from vitreous.spec import Batch, Labels, Preprocess, Spec
@@ -53,6 +54,8 @@ _HOME = {
     "Config": "vitreous.models.base",
     "FeatureMap": "vitreous.models.base",
     "Features": "vitreous.models.base",
+    "PyramidConfig": "vitreous.models.pyramid",
+    "StageConfig": "vitreous.models.pyramid",
     "DataConfig": "vitreous.recipes.base",
     "Recipe": "vitreous.recipes.base",
     "train": "vitreous.recipes.run",

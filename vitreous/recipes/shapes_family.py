@@ -8,6 +8,8 @@ One set of settings for all of them, tuned for none, so that the table shows wha
 
 from __future__ import annotations
 
+from typing import Any
+
 from vitreous.data.augment import Augment
 from vitreous.layers.reduction import Reduction
 from vitreous.layers.window import Window
@@ -28,22 +30,22 @@ from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
 
 DIMS, DEPTHS, HEADS = (32, 64, 96, 128), (1, 1, 2, 1), (1, 2, 3, 4)
+ENCODER: dict[str, Any] = {"dim": 64, "num_heads": 2}
 
 SHRUNK: dict[str, Config] = {
-    "ViT": ViTConfig(patch_size=(8, 8), dim=96, depth=4, num_heads=3),
-    "ViT, conv stem": ViTConfig(patch_size=(8, 8), dim=96, depth=4, num_heads=3, stem="conv"),
+    "ViT": ViTConfig(patch_size=(8, 8), depth=4, **ENCODER),
+    "ViT, conv stem": ViTConfig(patch_size=(8, 8), depth=4, stem="conv", **ENCODER),
     "ViT with downsampling": PyramidConfig(
-        patch_size=(8, 8),
-        stages=tuple(StageConfig(dim=64 << i, depth=2, num_heads=2 << i) for i in range(2)),
+        patch_size=(8, 8), stages=tuple(StageConfig(dim=64 << i, depth=2, num_heads=2 << i) for i in range(2))
     ),
-    "hybrid, R + ViT": HybridConfig(patch_size=(8, 8), stem_depths=(1, 1), dim=96, depth=4, num_heads=3),
-    "hybrid, ResNet + encoder": HybridResNetConfig(depths=(1, 1, 4), dim=96, num_heads=3),
+    "hybrid, BiT + ViT": HybridConfig(patch_size=(8, 8), stem_depths=(1,), depth=3, **ENCODER),
+    "hybrid, ResNet + encoder": HybridResNetConfig(depths=(1, 1, 2), **ENCODER),
     "Swin": SwinConfig(dims=DIMS, depths=(2, 2, 2, 2), num_heads=HEADS, mixer=Window(size=4)),
     "PVT": PVTConfig(dims=DIMS, depths=DEPTHS, num_heads=HEADS, mixer=Reduction(ratios=(4, 2, 1, 1))),
     "PVTv2": PVTv2Config(dims=DIMS, depths=DEPTHS, num_heads=HEADS, mixer=Reduction(ratios=(4, 2, 1, 1))),
-    "XCiT": XCiTConfig(patch_size=(8, 8), dim=96, depths=(4, 1), num_heads=3),
+    "XCiT": XCiTConfig(patch_size=(8, 8), depths=(3, 1), **ENCODER),
     "CvT": CvTConfig(dims=(32, 64, 128), depths=(1, 1, 3), num_heads=(1, 2, 4)),
-    "DAT": DATConfig(dims=DIMS, depths=(2, 2, 2, 2), num_heads=HEADS),
+    "DAT": DATConfig(dims=DIMS, depths=(2, 2, 2, 2), num_heads=HEADS, window_size=4),
     "CoAtNet": CoAtNetConfig(stem_dims=(16, 16), dims=DIMS, depths=DEPTHS),
 }
 
