@@ -43,6 +43,8 @@ from vitreous.spec import Size, pair
 Precision = Literal["fp32", "bf16", "fp16"]
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 PARTS = ("stem", "mixer", "mlp", "norm", "head", "other")
+#: What a name in a module's path says about it; the steps between stages count as stem.
+PART_OF = {"stem": "stem", "downsample": "stem", "mixer": "mixer", "mlp": "mlp"}
 
 #: Bytes a parameter needs while AdamW trains it: value, gradient and two moments in float32, and in mixed precision
 #: a copy of the value to compute with.
@@ -339,7 +341,7 @@ def homes(model: Backbone) -> dict[nn.Module, tuple[str, int | None]]:
     found = {}
     for path, module in model.named_modules():
         words = path.split(".")
-        part = next((word for word in words if word in ("stem", "mixer", "mlp")), None)
+        part = next((PART_OF[word] for word in words if word in PART_OF), None)
         if part is None:
             part = "norm" if isinstance(module, nn.LayerNorm) else "head" if words[0] in model.head_names else "other"
         found[module] = (part, blocks.get(id(module)))

@@ -68,7 +68,7 @@ BAD = [
     ({"mixer": "atention"}, "must be a mixer's name or options, got 'atention'; did you mean 'attention'?"),
     ({"mixer": 3}, "must be a mixer's name or options, got 3"),
     ({"mixer": {"mixer": "attention", "temprature": 2}}, "Full has no option 'temprature'; did you mean"),
-    ({"mixer": OwnMixer()}, "'own' cannot serve with prefix tokens .it would blend them in.; build the model with"),
+    ({"mixer": OwnMixer()}, "'own' cannot serve with prefix tokens .it would blend them in.; choose a model without"),
     ({"mixer": OwnMixer(), "token_drop_rate": 0.5, **WITHOUT_PREFIX}, "cannot serve with token_drop_rate"),
     ({"mixer": OwnMixer(), "position": "rope", **WITHOUT_PREFIX}, "cannot serve with position='rope'"),
     ({"mixer": OwnMixer(), "position": "relative", **WITHOUT_PREFIX}, "never forms the logits"),

@@ -51,7 +51,7 @@ class Mixer(Options, ABC):
         if place.num_prefix and self.no_prefix:
             raise ValueError(
                 f"mixer {self.name!r} cannot serve with prefix tokens ({self.no_prefix}); "
-                "build the model with class_token=False, a ViT also with pool='mean' and no registers"
+                "choose a model without, in many families by class_token=False (and pool='mean' in a ViT)"
             )
         if place.drops_tokens and self.no_holes:
             raise ValueError(f"mixer {self.name!r} cannot serve with token_drop_rate ({self.no_holes}); set it to 0")

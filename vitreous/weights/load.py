@@ -197,7 +197,7 @@ def fit_head(model: Backbone, tensors: dict[str, Tensor], report: LoadReport, *,
 def fit_channels(model: Backbone, tensors: dict[str, Tensor], report: LoadReport) -> None:
     """Filters for RGB summed into one channel, or repeated and rescaled over others, so that responses keep size."""
     wanted = model.config.num_channels
-    key = next((name for name in model.state_dict() if name.startswith("stem.") and name.endswith("weight")), "")
+    key = next((name for name, tensor in model.state_dict().items() if tensor.ndim == 4), "")  # the first convolution
     weight = tensors.get(key)
     if weight is None or weight.ndim != 4 or weight.shape[1] in (0, wanted):
         return
