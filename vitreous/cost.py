@@ -11,8 +11,8 @@ cross-covariance (up to 20 %) and deformable attention (some 25 %) beside their 
     … if sparse                                     saves  also its outputs, mask and indices, group by group
     Performer     MACs  h · n · r · 2 (k + v)       saves  q, k, v and three numbers per token, feature and head
     LayerNorm                                       saves  its input, mean and deviation per token
-    BatchNorm                                       saves  its input, mean and deviation per channel
-    GELU, LayerScale                                saves  its input
+    BatchNorm, GroupNorm                            saves  its input, mean and deviation per channel or group
+    GELU, LayerScale, AvgPool2d                     saves  its input
     ReLU                                            saves  its output
     MaxPool2d                                       saves  its input and where each maximum stood
     SiLU as a gate                                  saves  its input and its output
@@ -251,6 +251,11 @@ def batch_norm(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill
     return Bill(saved=(args[0],), extra_bytes=2 * 4 * args[0].shape[1])
 
 
+def group_norm(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
+    assert isinstance(module, nn.GroupNorm)
+    return Bill(saved=(args[0],), extra_bytes=2 * 4 * args[0].shape[0] * module.num_groups)
+
+
 def max_pool(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
     return Bill(saved=(args[0],), extra_bytes=8 * output.numel())
 
@@ -295,9 +300,11 @@ FORMULAS: dict[type[nn.Module], Formula] = {
     nn.Conv2d: conv,
     nn.LayerNorm: layer_norm,
     nn.BatchNorm2d: batch_norm,
+    nn.GroupNorm: group_norm,
     nn.GELU: pointwise,
     nn.ReLU: keeps_output,
     nn.MaxPool2d: max_pool,
+    nn.AvgPool2d: pointwise,
     LayerScale: pointwise,
     Attend: attend,
     PositiveFeatures: positive_features,

@@ -117,7 +117,7 @@ def test_training_mode_draws_and_evaluation_does_not(name):
 
 def test_names_can_be_listed_by_pattern():
     assert vt.list_models("deit_tiny*") == ["deit_tiny_16", "deit_tiny_distilled_16"]
-    assert len(vt.list_models("vit_*")) == 7 * 4
+    assert vt.list_models("vit_down*") == ["vit_down_tiny_16", "vit_down_small_16", "vit_down_base_16"]
 
 
 def test_numbers_of_numpy_are_numbers():
