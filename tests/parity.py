@@ -40,7 +40,20 @@ def error(actual: Tensor, expected: Tensor) -> float:
 
 def large_ones_slowly(names):
     """Model names as test parameters; the large ones run with the slow tests."""
-    large = ("large", "huge", "giant", "gigantic")
+    large = (
+        "large",
+        "huge",
+        "giant",
+        "gigantic",
+        "medium",
+        "_24",
+        "b3",
+        "b4",
+        "b5",
+        "coatnet_3",
+        "coatnet_4",
+        "coatnet_5",
+    )
     return [pytest.param(n, marks=[pytest.mark.slow] * any(size in n for size in large)) for n in names]
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.models.test_contract import SMALLEST
+from tests.family import SMALLEST
 from vitreous.layers.mixers import MIXERS
 
 TRACE = """

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import vitreous as vt
-from tests.family import shallow, small, smallest_of_each_family
+from tests.family import SMALLEST, shallow, small
 from tests.parity import error
 from vitreous.layers.mixers import MIXERS
 from vitreous.models import MODELS
 from vitreous.models.pyramid import PyramidConfig, StageConfig
 
-FAMILIES = [name for name in smallest_of_each_family() if hasattr(MODELS[name], "mixer")]
+FAMILIES = [name for name in SMALLEST if hasattr(MODELS[name], "mixer")]
 
 
 @pytest.mark.parametrize("mixer", MIXERS)

@@ -8,22 +8,25 @@ import pytest
 import torch
 
 import vitreous as vt
-from tests.family import small, smallest_of_each_family
-from tests.parity import error, fill
-from vitreous.models import MODELS
+from tests.family import SMALLEST, small
+from tests.parity import error, fill, large_ones_slowly
+from vitreous.models import FAMILIES, MODELS
 
-SMALLEST = smallest_of_each_family()
 #: Parameters from which no path leads to the classifier: CvT's class token skips the convolutions.
 FOR_THE_MAPS_ALONE = {"cvt_13": r"stages\.2\.layers\.9\.mixer\.q\.(conv|norm)\.(weight|bias)"}
 
 
-@pytest.mark.parametrize("name", vt.list_models())
+def test_no_family_is_left_out():
+    assert {type(MODELS[name]) for name in SMALLEST} == set(FAMILIES.values())
+
+
+@pytest.mark.parametrize("name", large_ones_slowly(vt.list_models()))
 def test_every_row_keeps_the_contract_on_the_meta_device(name):
     with torch.device("meta"):
         model = vt.create_model(name)
         images = torch.empty(2, 3, *model.config.image_size)
         features = model.features(images)
-        output = model(images)
+        (output, *_) = model.heads(features).values()
     assert output.shape == (2, model.config.num_classes or model.dims[-1])
     assert [m.values.shape[1] for m in features.maps] == list(model.dims)
     assert [m.stride for m in features.maps] == list(model.strides)

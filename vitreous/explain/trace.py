@@ -158,7 +158,7 @@ def find_seams(model: Backbone) -> dict[str, Seam]:
                 if isinstance(child, RecordingAttend):
                     raise ValueError("this model is being recorded already; use the trace of the outer with block")
                 if isinstance(child, Attend):
-                    found.append((path, (owner, attribute, child)))
+                    found.append((f"{path}.{attribute}".removesuffix(".attend"), (owner, attribute, child)))
         for path, seam in found:
             seams[f"blocks.{index}" if len(found) == 1 else f"blocks.{index}.{path}"] = seam
     if not seams:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from vitreous.layers.attention import Attend, check_heads
 from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid, RelativeBias
 
 
@@ -37,29 +38,31 @@ class Cut(NamedTuple):
     shift: Grid
 
     @property
-    def padded(self) -> Grid:
-        (y, x), (v, w) = self.grid, self.window
-        return y + -y % v, x + -x % w
+    def counts(self) -> Grid:
+        """Windows along each axis."""
+        return grid_of(self.grid, self.window)
 
     @property
-    def num_windows(self) -> int:
-        return (self.padded[0] // self.window[0]) * (self.padded[1] // self.window[1])
+    def padded(self) -> Grid:
+        return self.counts[0] * self.window[0], self.counts[1] * self.window[1]
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The names of the axes in the patterns below: y × x windows of v × w cells."""
+        return dict(zip("yxvw", (*self.counts, *self.window), strict=True))
 
     def split(self, cells: Float[Tensor, "b n d"]) -> Float[Tensor, "w m d"]:
         """The cells of every window, those of a picture in raster order, picture after picture."""
-        x = rearrange(cells, "b (y x) d -> b y x d", y=self.grid[0])
+        x = rearrange(cells, "b (y x) d -> b y x d", y=self.grid[0], x=self.grid[1])
         if self.padded != self.grid:
             x = F.pad(x, (0, 0, 0, self.padded[1] - self.grid[1], 0, self.padded[0] - self.grid[0]))
         if any(self.shift):
             x = x.roll((-self.shift[0], -self.shift[1]), dims=(1, 2))
-        return rearrange(x, "b (y v) (x w) d -> (b y x) (v w) d", v=self.window[0], w=self.window[1])
+        return rearrange(x, "b (y v) (x w) d -> (b y x) (v w) d", **self.axes)
 
     def join(self, windows: Float[Tensor, "w m d"]) -> Float[Tensor, "b n d"]:
         """The way back: windows in the order of :meth:`split` as the cells of the grid."""
-        rows, columns = self.padded[0] // self.window[0], self.padded[1] // self.window[1]
-        x = rearrange(
-            windows, "(b y x) (v w) d -> b (y v) (x w) d", y=rows, x=columns, v=self.window[0], w=self.window[1]
-        )
+        x = rearrange(windows, "(b y x) (v w) d -> b (y v) (x w) d", **self.axes)
         if any(self.shift):
             x = x.roll(self.shift, dims=(1, 2))
         return rearrange(x[:, : self.grid[0], : self.grid[1]], "b y x d -> b (y x) d")
@@ -69,7 +72,7 @@ class Cut(NamedTuple):
         if self.padded == self.grid and not any(self.shift):
             return None
         rows, columns = (pieces(*axis, device) for axis in zip(self.grid, self.padded, self.shift, strict=True))
-        piece = rearrange(3 * rows[:, None] + columns, "(y v) (x w) -> (y x) (v w)", v=self.window[0], w=self.window[1])
+        piece = rearrange(3 * rows[:, None] + columns, "(y v) (x w) -> (y x) (v w)", **self.axes)
         return piece[:, :, None] == piece[:, None, :]
 
 
@@ -117,7 +120,7 @@ class WindowAttention(nn.Module):
             prefix = self.qkv(x[:, :num_prefix])
             q, k, v = self.heads(torch.cat([prefix, cut.join(windows)], dim=1))
             everywhere = rearrange(self.attend_prefix(q[:, :, :num_prefix], k, v), "b h p k -> b p (h k)")
-            windows = torch.cat([repeat(prefix, "b p e -> (b w) p e", w=cut.num_windows), windows], dim=1)
+            windows = torch.cat([repeat(prefix, "b p e -> (b w) p e", w=cut.counts[0] * cut.counts[1]), windows], dim=1)
             out = torch.cat([everywhere, cut.join(self.look_in_windows(windows, cut, num_prefix))], dim=1)
         return self.drop(self.proj(out))
 
@@ -129,7 +132,7 @@ class WindowAttention(nn.Module):
             bias = F.pad(bias, (num_prefix, 0))
         if mask is not None:
             mask = F.pad(mask, (num_prefix, 0), value=True)
-            mask = repeat(mask, "w q k -> (b w) 1 q k", b=windows.shape[0] // cut.num_windows)
+            mask = repeat(mask, "w q k -> (b w) 1 q k", b=windows.shape[0] // mask.shape[0])
         out = self.attend(q[:, :, num_prefix:], k, v, bias=bias, mask=mask)
         return rearrange(out, "w h m k -> w m (h k)")
 
