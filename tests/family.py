@@ -1,5 +1,7 @@
 """The table of models as tests see it: the smallest of each family, with few blocks, with weights that matter."""
 
+import pytest
+
 import vitreous as vt
 from tests.parity import fill
 from vitreous.models import MODELS
@@ -11,12 +13,20 @@ SMALLEST = (
 )
 
 
+def others_slowly(names):
+    """Model names as test parameters; all but the smallest of each family run with the slow tests."""
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in SMALLEST)) for name in names]
+
+
 def shallow(name):
     """Options that leave a row as few blocks as show that they are strung together."""
     config = MODELS[name]
     if hasattr(config, "stages"):
         return {"stages": tuple(stage.override(depth=1) for stage in config.stages)}
-    return {"depths": (1,) * len(config.depths)} if hasattr(config, "depths") else {"depth": 2}
+    if hasattr(config, "depths"):
+        in_pairs = name.startswith(("swin", "dat"))  # blocks of two kinds take turns
+        return {"depths": (2 if in_pairs else 1,) * len(config.depths)}
+    return {"depth": 2}
 
 
 def small(name, **overrides):

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import vitreous as vt
-from tests.parity import large_ones_slowly
+from tests.family import others_slowly
 from vitreous.layers.mixers import MIXERS
 from vitreous.layers.reduction import Reduction
 from vitreous.plan import plan
@@ -16,7 +16,7 @@ from vitreous.plan import plan
 SIZES = [(224, 224), (57, 78)]
 
 
-@pytest.mark.parametrize("name", large_ones_slowly(vt.list_models()))
+@pytest.mark.parametrize("name", others_slowly(vt.list_models()))
 def test_macs_and_parameters_equal_the_counters(name):
     for size in SIZES:
         with torch.device("meta"):

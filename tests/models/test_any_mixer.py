@@ -10,6 +10,7 @@ from vitreous.layers.mixers import MIXERS
 from vitreous.models import MODELS
 from vitreous.models.pyramid import PyramidConfig, StageConfig
 
+PREFIX_AFTER_THE_MIXERS = ("xcit_nano_12_16",)
 FAMILIES = [name for name in SMALLEST if hasattr(MODELS[name], "mixer")]
 
 
@@ -19,7 +20,7 @@ def test_every_family_takes_every_mixer_or_says_why_not(family, mixer):
     with torch.device("meta"):
         images = torch.empty(2, 3, 96, 72)
         num_prefix = vt.create_model(family, **shallow(family)).features(images).num_prefix
-        if num_prefix and MIXERS[mixer].no_prefix:
+        if MIXERS[mixer].no_prefix and num_prefix and family not in PREFIX_AFTER_THE_MIXERS:
             with pytest.raises(ValueError, match="cannot serve with prefix tokens"):
                 vt.create_model(family, mixer=mixer, **shallow(family))
         else:
@@ -48,10 +49,10 @@ class TestForReal:
         assert torch.equal(again(images), model(images))
 
     def test_the_mixer_matters(self, mixer):
-        plain, images = self.model("attention"), torch.randn(1, 3, 64, 64)
         if mixer != "attention":
-            model = self.model(mixer)
-            model.load_state_dict(plain.state_dict(), strict=False)
+            model, images = self.model(mixer), torch.randn(1, 3, 64, 64)
+            plain = vt.create_model(model.config, mixer="attention").eval()
+            plain.load_state_dict(model.state_dict(), strict=False)
             assert error(model(images), plain(images)) > 1e-2
 
 

@@ -9,7 +9,7 @@ import torch
 
 import vitreous as vt
 from tests.family import SMALLEST, small
-from tests.parity import error, fill, large_ones_slowly
+from tests.parity import error, fill
 from vitreous.models import FAMILIES, MODELS
 
 #: Parameters from which no path leads to the classifier: CvT's class token skips the convolutions.
@@ -20,7 +20,7 @@ def test_no_family_is_left_out():
     assert {type(MODELS[name]) for name in SMALLEST} == set(FAMILIES.values())
 
 
-@pytest.mark.parametrize("name", large_ones_slowly(vt.list_models()))
+@pytest.mark.parametrize("name", others_slowly(vt.list_models()))
 def test_every_row_keeps_the_contract_on_the_meta_device(name):
     with torch.device("meta"):
         model = vt.create_model(name)
