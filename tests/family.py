@@ -32,3 +32,8 @@ def shallow(name):
 def small(name, **overrides):
     """A row with few, filled weights: real enough to compute with."""
     return fill(vt.create_model(name, image_size=64, num_classes=7, **overrides))
+
+
+def tiny(name, **overrides):
+    """The same with few blocks."""
+    return small(name, **shallow(name) | overrides)

@@ -30,10 +30,9 @@ def test_every_family_takes_every_mixer_or_says_why_not(family, mixer):
 
 @pytest.mark.parametrize("mixer", MIXERS)
 class TestForReal:
-    def model(self, mixer, **options):
-        if MIXERS[mixer].no_prefix:
-            options |= {"class_token": False, "pool": "mean"}
-        return small("vit_tiny_16", mixer=mixer, depth=2, **options)
+    def model(self, mixer):
+        """Without class token, which would leave the last block's cells unread; on a grid larger than a window."""
+        return small("vit_tiny_16", mixer=mixer, depth=2, patch_size=4, class_token=False, pool="mean")
 
     def test_takes_any_size_and_every_parameter_learns(self, mixer):
         model = self.model(mixer)
@@ -53,7 +52,7 @@ class TestForReal:
             model, images = self.model(mixer), torch.randn(1, 3, 64, 64)
             plain = vt.create_model(model.config, mixer="attention").eval()
             plain.load_state_dict(model.state_dict(), strict=False)
-            assert error(model(images), plain(images)) > 1e-2
+            assert error(model(images), plain(images)) > 1e-3
 
 
 class TestOnesOwnStages:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import vitreous as vt
-from tests.family import SMALLEST, small
+from tests.family import SMALLEST, others_slowly, small, tiny
 from tests.parity import error, fill
 from vitreous.models import FAMILIES, MODELS
 
@@ -56,7 +56,7 @@ class TestForReal:
             assert tuple(feature_map.values.shape[2:]) == expected
 
     def test_one_picture_does_not_depend_on_its_batch(self, name):
-        model, images = small(name), torch.randn(4, 3, 64, 80)
+        model, images = tiny(name), torch.randn(4, 3, 64, 80)
         together = model(images)
         alone = torch.cat([model(image[None]) for image in images])
         assert error(alone, together) < 1e-5
@@ -71,7 +71,7 @@ class TestForReal:
         assert all(re.fullmatch(FOR_THE_MAPS_ALONE.get(name, ""), key) for key in silent), silent
 
     def test_reset_head(self, name):
-        model, images = small(name), torch.randn(2, 3, 64, 64)
+        model, images = tiny(name), torch.randn(2, 3, 64, 64)
         model.name_classes("abcdefg")
         model.reset_head(3)
         assert model(images).shape == (2, 3)
@@ -81,7 +81,7 @@ class TestForReal:
         assert model(images).shape == (2, model.dims[-1])
 
     def test_save_and_load(self, name, tmp_path):
-        model, images = small(name), torch.randn(2, 3, 64, 64)
+        model, images = tiny(name), torch.randn(2, 3, 64, 64)
         model.name_classes("abcdefg")
         vt.save(model, tmp_path / "model.safetensors")
         again = vt.load(tmp_path / "model.safetensors").eval()
@@ -91,18 +91,18 @@ class TestForReal:
         assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
 
     def test_channels(self, name):
-        assert small(name, num_channels=5)(torch.randn(1, 5, 64, 64)).shape == (1, 7)
+        assert tiny(name, num_channels=5)(torch.randn(1, 5, 64, 64)).shape == (1, 7)
 
     def test_another_precision_also_with_a_new_head_and_a_resampled_grid(self, name):
         """Computed in float64; of bfloat16, unsafe on some CPUs, only the types are looked at."""
-        model = small(name).double()
+        model = tiny(name).double()
         model.reset_head(3)
         assert model(torch.randn(1, 3, 64, 80).double()).dtype == torch.float64
         model.bfloat16().reset_head(4)
         assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
 
     def test_a_copy_is_independent(self, name):
-        model, images = small(name), torch.randn(1, 3, 64, 64)
+        model, images = tiny(name), torch.randn(1, 3, 64, 64)
         before, twin = model(images), copy.deepcopy(model)
         fill(twin, seed=1)
         assert torch.equal(model(images), before)
@@ -111,7 +111,7 @@ class TestForReal:
 
 @pytest.mark.parametrize("name", [name for name in SMALLEST if hasattr(MODELS[name], "drop_path_rate")])
 def test_training_mode_draws_and_evaluation_does_not(name):
-    model = small(name, drop_path_rate=0.5)
+    model = tiny(name, drop_path_rate=0.5)
     images = torch.randn(8, 3, 64, 64)
     assert torch.equal(model(images), model(images))
     model.train()

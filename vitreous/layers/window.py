@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import index
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -141,9 +142,10 @@ class WindowAttention(nn.Module):
 
     def cut(self, grid: Grid) -> Cut:
         """Windows of ``size`` or, where the map is smaller, of its side; there nothing is to be shifted."""
-        y, x = (min(self.size, side) for side in grid)
-        down, right = (self.size // 2 if self.shifted and side > self.size else 0 for side in grid)
-        return Cut(grid, (y, x), (down, right))
+        height, width = (index(side) for side in grid)  # numbers for a tracer too: with symbols it takes minutes
+        window = min(self.size, height), min(self.size, width)
+        down, right = (self.size // 2 if self.shifted and side > self.size else 0 for side in (height, width))
+        return Cut((height, width), window, (down, right))
 
     def bias(self, window: Grid) -> Float[Tensor, "h m m"]:
         """Of the cells in the upper left corner of a whole window: the same offsets have the same bias."""

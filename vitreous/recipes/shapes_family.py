@@ -54,5 +54,5 @@ recipe = Recipe(
     data=DataConfig("shapes"),
     augment=Augment(crop="none", flip_rate=0.0),
     task=Classify(),
-    train=TrainConfig(steps=2000, batch_size=32, optimiser="muon", muon_lr=0.02, lr=2e-3, evaluate_every=0),
+    train=TrainConfig(steps=1000, batch_size=32, optimiser="muon", muon_lr=0.02, lr=2e-3, evaluate_every=0),
 )
