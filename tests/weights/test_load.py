@@ -98,13 +98,18 @@ def test_foreign_tables_are_square_even_when_another_grid_has_as_many_cells():
     assert torch.equal(model.position.table, resample(source.position.table, (4, 4), (2, 8), 1))
 
 
-def test_a_table_without_prefix_rows_is_not_mistaken_for_one_with():
-    """4×4 cells without a prefix are as many rows as 3×5 cells and a class token."""
-    source, model = tiny(class_position=False), tiny(image_size=(48, 80))
+def test_a_table_of_the_models_own_shape_is_taken_as_it_is():
+    """3×5 cells and a class token are as many rows as 4×4 cells without a prefix."""
+    source, model = tiny(image_size=(48, 80)), tiny(image_size=(48, 80))
+    vt.load_weights(model, timm_like(source))
+    assert torch.equal(model.position.table, source.position.table)
+
+
+def test_a_table_without_prefix_rows_gets_zeros_there():
+    source, model = tiny(class_position=False), tiny(image_size=(48, 96))
     vt.load_weights(model, timm_like(source))
     assert model.position.table[0, 0].abs().max() == 0
-    expected = resample(source.position.table, (4, 4), (3, 5), 0)
-    assert torch.equal(model.position.table[:, 1:], expected)
+    assert torch.equal(model.position.table[:, 1:], resample(source.position.table, (4, 4), (3, 6), 0))
 
 
 def pooled_names(state):
