@@ -1,6 +1,6 @@
 """How the cost of every mixer grows with the number of tokens: MACs and time over grids from 8×8 to 96×96.
 
-    python -m benchmarks.growth            writes docs/figures/growth.json and draws docs/images/growth.png
+    python -m benchmarks.growth            writes docs/images/growth.json and draws docs/images/growth.png
     python -m benchmarks.growth --quick    small grids, into a folder of its own: does it work?
 
 A mixer alone, projections and all: width 192, 3 heads, no prefix tokens, one picture, float32, no gradients, one
@@ -181,7 +181,7 @@ def main() -> None:
     }
     folder = Path(tempfile.mkdtemp(prefix="growth-")) if options.quick else DOCS
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    (folder / "figures" / "growth.json").write_text(json.dumps(record, indent=1) + "\n")
+    (folder / "images" / "growth.json").write_text(json.dumps(record, indent=1) + "\n")
     draw(record, folder / "images" / "growth.png")
     print(f"\nwritten to {folder / 'figures' / 'growth.json'} and {folder / 'images' / 'growth.png'}")
 
