@@ -180,10 +180,10 @@ def main() -> None:
         "results": results,
     }
     folder = Path(tempfile.mkdtemp(prefix="growth-")) if options.quick else DOCS
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    (folder / "images").mkdir(parents=True, exist_ok=True)
     (folder / "images" / "growth.json").write_text(json.dumps(record, indent=1) + "\n")
     draw(record, folder / "images" / "growth.png")
-    print(f"\nwritten to {folder / 'figures' / 'growth.json'} and {folder / 'images' / 'growth.png'}")
+    print(f"\nwritten to {folder / 'images' / 'growth.json'} and {folder / 'images' / 'growth.png'}")
 
 
 if __name__ == "__main__":
