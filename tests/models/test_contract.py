@@ -111,7 +111,7 @@ class TestForReal:
 
 @pytest.mark.parametrize("name", [name for name in SMALLEST if hasattr(MODELS[name], "drop_path_rate")])
 def test_training_mode_draws_and_evaluation_does_not(name):
-    model = tiny(name, drop_path_rate=0.5)
+    model = small(name, drop_path_rate=0.5)
     images = torch.randn(8, 3, 64, 64)
     assert torch.equal(model(images), model(images))
     model.train()
