@@ -3,7 +3,8 @@
 A forward pass on the meta device, where nothing is computed, tells the shape that reaches every layer; each kind of
 layer has its formula here. Checked against torch's FLOP counter and against the tensors that autograd really saves,
 to the byte with torch 2.15 on a CPU. Not counted is what rotary positions save (some 7 % of a ViT), windows and
-cross-covariance (up to 20 %) and deformable attention (some 25 %) beside their products.
+cross-covariance (up to 20 %), deformable attention (some 25 %), standardised filters and squeeze-and-excitation beside
+their products.
 
     Linear        MACs  tokens · in · out           saves  its input
     Conv2d        MACs  outputs · in · kernel       saves  its input
