@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from tests.parity import error, fill
-from vitreous.layers.mbconv import MBConv, MBConvOptions, SqueezeExcite, halving_mean, init_efficient
+from vitreous.layers.init import init_efficient
+from vitreous.layers.mbconv import MBConv, MBConvOptions, SqueezeExcite, halving_mean
 
 GRIDS = [(1, 1), (3, 5), (8, 6), (7, 10)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -45,3 +46,12 @@ def init_vit(module: nn.Module) -> None:
             nn.init.zeros_(module.bias)
     elif isinstance(module, StartsItself):
         module.init_own()
+
+
+def init_efficient(module: nn.Module) -> None:
+    """EfficientNet: convolutions normal with variance 2 over the outputs that an input reaches, biases zero."""
+    if isinstance(module, nn.Conv2d):
+        reach = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
+        nn.init.normal_(module.weight, std=math.sqrt(2 / reach))
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -6,7 +6,6 @@ Hu et al. 2017 (1709.01507); normalised at its beginning as in CoAtNet and MaxVi
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Literal
@@ -100,12 +99,3 @@ def make_shortcut(dim_in: int, dim_out: int, options: MBConvOptions) -> nn.Seque
 def halving_mean() -> nn.AvgPool2d:
     """The mean of every 2×2 cells; on an odd side, of those that there are."""
     return nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False)
-
-
-def init_efficient(module: nn.Module) -> None:
-    """EfficientNet: normal with variance 2 over the number of outputs that an input reaches, biases zero."""
-    if isinstance(module, nn.Conv2d):
-        reach = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
-        nn.init.normal_(module.weight, std=math.sqrt(2 / reach))
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)

@@ -63,13 +63,14 @@ class Features:
 
 
 class Backbone(nn.Module, ABC):
-    """A vision model. A family implements :meth:`features`, :meth:`pooled`, :meth:`heads` and :meth:`blocks`."""
+    """A vision model. A family implements :meth:`features`, :meth:`pooled` and :meth:`blocks`, and owns a ``head``."""
 
     #: Stride in pixels and width of each map that ``features`` returns, known without running the model.
     strides: tuple[Size, ...]
     dims: tuple[int, ...]
     #: Names of the attributes that hold a classifier.
     head_names: tuple[str, ...] = ("head",)
+    head: nn.Module
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -84,10 +85,10 @@ class Backbone(nn.Module, ABC):
         """One vector per image: what the classifier sees."""
 
     @abstractmethod
-    def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]: ...
-
-    @abstractmethod
     def blocks(self) -> list[nn.Module]: ...
+
+    def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
+        return {"class": self.head(self.pooled(features))}
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
         first, *others = self.heads(self.features(images)).values()

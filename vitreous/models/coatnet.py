@@ -31,8 +31,8 @@ from torch import Tensor, nn
 
 from vitreous.layers.attention import Attend, Full, Layout
 from vitreous.layers.block import Block, PreNormBlock
-from vitreous.layers.init import init_vit
-from vitreous.layers.mbconv import ACTIVATIONS, MBConv, MBConvOptions, halving_mean, init_efficient
+from vitreous.layers.init import init_efficient, init_vit
+from vitreous.layers.mbconv import ACTIVATIONS, MBConv, MBConvOptions, halving_mean
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import grid_of
@@ -168,9 +168,6 @@ class CoAtNet(Backbone):
     def pooled(self, features: Features) -> Float[Tensor, "b d"]:
         mean = features.tokens.mean(dim=1)
         return mean if self.hidden is None else torch.tanh(self.hidden(self.norm(mean)))
-
-    def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
-        return {"class": self.head(self.pooled(features))}
 
     def blocks(self) -> list[nn.Module]:
         return [block for stage in self.stages for block in stage.children()]

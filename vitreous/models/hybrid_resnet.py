@@ -150,9 +150,6 @@ class HybridResNet(Backbone):
     def pooled(self, features: Features) -> Float[Tensor, "b d"]:
         return features.tokens[:, 0] if self.config.class_token else features.tokens.mean(dim=1)
 
-    def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
-        return {"class": self.head(self.pooled(features))}
-
     def blocks(self) -> list[nn.Module]:
         return [block for stage in self.stages for block in stage.children()] + list(self.layers)
 

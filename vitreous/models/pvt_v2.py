@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from vitreous.layers.block import Block
 from vitreous.layers.downsample import OverlapEmbed
-from vitreous.layers.init import init_deit
+from vitreous.layers.init import init_deit, init_efficient
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid
 from vitreous.layers.reduction import Reduction
@@ -75,7 +75,8 @@ class PVTv2(Pyramid):
 
     def __init__(self, config: PVTv2Config) -> None:
         super().__init__(config, list(make_stages(config)), dims=config.dims, norm=nn.Identity())
-        self.stages.apply(init_weights)
+        for start in (init_deit, init_efficient):
+            self.stages.apply(start)
 
 
 def make_stages(config: PVTv2Config) -> Iterator[Stage]:
@@ -104,16 +105,6 @@ def make_blocks(config: PVTv2Config, number: int, grid: Grid) -> list[ConvBlock]
         )
         for index, rate in enumerate(drop_path_rates(config.drop_path_rate, config.depths)[number])
     ]
-
-
-def init_weights(module: nn.Module) -> None:
-    """As DeiT, and convolutions normal with variance 2/fan-out, which counts the outputs that one input feeds."""
-    init_deit(module)
-    if isinstance(module, nn.Conv2d):
-        fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
-        nn.init.normal_(module.weight, std=(2 / fan_out) ** 0.5)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
 
 
 VARIANTS: dict[str, PVTv2Config] = {

@@ -133,9 +133,6 @@ class Pyramid(Backbone):
     def pooled(self, features: Features) -> Float[Tensor, "b d"]:
         return features.tokens[:, features.num_prefix :].mean(dim=1)
 
-    def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
-        return {"class": self.head(self.pooled(features))}
-
     def blocks(self) -> list[nn.Module]:
         return [layer for stage in self.stages if isinstance(stage, Stage) for layer in stage.layers]
 

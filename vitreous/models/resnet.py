@@ -72,9 +72,6 @@ class ResNet(Backbone):
     def pooled(self, features: Features) -> Float[Tensor, "b d"]:
         return features.tokens.mean(dim=1)
 
-    def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
-        return {"class": self.head(self.pooled(features))}
-
     def blocks(self) -> list[nn.Module]:
         return [block for stage in self.stages for block in stage.children()]
 

@@ -157,7 +157,7 @@ class ViT(Backbone):
         return self.norm(pooled) if self.config.final_norm == "pooled" else pooled
 
     def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
-        heads = {"class": self.head(self.pooled(features))}
+        heads = super().heads(features)
         if self.config.distilled:
             heads["distill"] = self.distill_head(features.tokens[:, 1])
         return heads

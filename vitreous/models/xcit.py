@@ -215,9 +215,6 @@ class XCiT(Backbone):
     def pooled(self, features: Features) -> Float[Tensor, "b d"]:
         return features.tokens[:, 0]
 
-    def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
-        return {"class": self.head(self.pooled(features))}
-
     def blocks(self) -> list[nn.Module]:
         return [*self.layers, *self.class_layers]
 

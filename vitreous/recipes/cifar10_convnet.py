@@ -52,9 +52,6 @@ class ConvNet(Backbone):
     def pooled(self, features: Features) -> Tensor:
         return features.tokens.mean(dim=1)
 
-    def heads(self, features: Features) -> dict[str, Tensor]:
-        return {"class": self.head(self.pooled(features))}
-
     def blocks(self) -> list[nn.Module]:
         return list(self.stem.stages)
 

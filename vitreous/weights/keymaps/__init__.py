@@ -1,7 +1,8 @@
 """What others call our weights.
 
-A key map is a list of (our name, their name). In theirs ``{i}`` stands for a number, ``{p}`` for weight or bias,
-and ``(a|b)`` for either; a tuple of names is stacked into one tensor, as when query, key and value are kept apart.
+A key map is a list of (our name, their name). In theirs ``{i}`` and ``{j}`` stand for numbers, ``{p}`` for weight or
+bias, ``{rest}`` for the remainder of a name, and ``(a|b)`` for either; a tuple of names is stacked into one tensor, as
+when query, key and value are kept apart.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 from vitreous.models.base import Backbone
 
 Name = str | tuple[str, ...]
+WORDS = {"i": r"\d+", "j": r"\d+", "p": "weight|bias", "rest": r"\S+"}
 
 #: The file with the key maps of a model, by the module that defines the model.
 FILES = {
@@ -62,7 +64,9 @@ class KeyMap:
         return rules + [(self.compile(name), None, 0, 1) for name in self.unused]
 
     def compile(self, name: str) -> re.Pattern[str]:
-        pattern = name.replace(".", r"\.").replace("{i}", r"(?P<i>\d+)").replace("{p}", "(?P<p>weight|bias)")
+        pattern = name.replace(".", r"\.")
+        for word, meaning in WORDS.items():
+            pattern = pattern.replace(f"{{{word}}}", f"(?P<{word}>{meaning})")
         return re.compile(f"(?:{self.prefix})?{pattern}")
 
     def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
@@ -91,7 +95,19 @@ class KeyMap:
                 continue
             result.tensors[ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
             result.origin[ours] = " + ".join(keys)
+        complete(result.tensors)
         return result
+
+
+def complete(tensors: dict[str, Tensor]) -> None:
+    """Two habits of others. Their tables of relative biases have an axis less than our tables of positions. And older
+    files do not say how many batches BatchNorm's statistics saw, on which nothing computed depends: 0.
+    """
+    for name, tensor in list(tensors.items()):
+        if name.endswith(".relative.table") and tensor.ndim == 2:
+            tensors[name] = tensor[None]
+        if name.endswith(".running_var"):
+            tensors.setdefault(f"{name.removesuffix('running_var')}num_batches_tracked", torch.tensor(0))
 
 
 def stackable(parts: list[Tensor]) -> bool:

@@ -10,15 +10,14 @@ from torch import Tensor
 
 from vitreous.models.coatnet import CoAtNetConfig
 from vitreous.weights.keymaps import KeyMap, Translation
-from vitreous.weights.keymaps.resnet import REST
 
 OURS = "stages.{stage}.{i}"
 CONV, ATTENTION = (f"stages.(?P<stage>[{numbers}]).blocks.{{i}}" for numbers in ("01", "23"))
 
 NAMES = (
-    ("stem.{rest}", f"stem.{REST}"),
+    ("stem.{rest}", "stem.{rest}"),
     *(
-        (f"{OURS}.{ours}.{{rest}}", f"{CONV}.{theirs}.{REST}")
+        (f"{OURS}.{ours}.{{rest}}", f"{CONV}.{theirs}.{{rest}}")
         for ours, theirs in (
             ("branch.norm", "pre_norm"),
             ("branch.expand", "conv1_1x1"),
@@ -65,8 +64,6 @@ class MapAttentionKeyMap(KeyMap):
         return result
 
     def as_ours(self, name: str, tensor: Tensor) -> Tensor:
-        if name.endswith("relative.table"):
-            return tensor[None]
         if tensor.ndim == 4 and tensor.shape[2:] == (1, 1):
             tensor = tensor.flatten(1)
         if "qkv" in name and tensor.ndim and len(tensor) % (3 * self.head_dim) == 0:

@@ -5,20 +5,18 @@ from __future__ import annotations
 from vitreous.models.cvt import CvTConfig
 from vitreous.weights.keymaps import KeyMap, Name
 
-LAYER = r"(?P<j>\d+)"  # in its stage, which is {i}
-REST = r"(?P<rest>\S+)"  # the remainder of a name, which is the same on both sides
 PARTS = {"q": "query", "k": "key", "v": "value"}
 
 
 def hugging_face() -> tuple[tuple[str, Name], ...]:
     stage, embed = "encoder.stages.{i}", "encoder.stages.{i}.embedding.convolution_embeddings"
-    layer, ours = f"{stage}.layers.{LAYER}", "stages.{i}.layers.{j}"
+    layer, ours = f"{stage}.layers.{{j}}", "stages.{i}.layers.{j}"
     projections: list[tuple[str, Name]] = []
     for part, name in PARTS.items():
         conv = f"{layer}.attention.attention.convolution_projection_{name}.convolution_projection"
         projections += [
             (f"{ours}.mixer.{part}.conv.weight", f"{conv}.convolution.weight"),
-            (f"{ours}.mixer.{part}.norm.{{rest}}", f"{conv}.normalization.{REST}"),
+            (f"{ours}.mixer.{part}.norm.{{rest}}", f"{conv}.normalization.{{rest}}"),
             (f"{ours}.mixer.{part}.linear.{{p}}", f"{layer}.attention.attention.projection_{name}.{{p}}"),
         ]
     return (
@@ -37,12 +35,12 @@ def hugging_face() -> tuple[tuple[str, Name], ...]:
 
 
 def original() -> tuple[tuple[str, Name], ...]:
-    layer, ours = f"stage{{i}}.blocks.{LAYER}", "stages.{i}.layers.{j}"
+    layer, ours = "stage{i}.blocks.{j}", "stages.{i}.layers.{j}"
     projections: list[tuple[str, Name]] = []
     for part in PARTS:
         projections += [
             (f"{ours}.mixer.{part}.conv.weight", f"{layer}.attn.conv_proj_{part}.conv.weight"),
-            (f"{ours}.mixer.{part}.norm.{{rest}}", f"{layer}.attn.conv_proj_{part}.bn.{REST}"),
+            (f"{ours}.mixer.{part}.norm.{{rest}}", f"{layer}.attn.conv_proj_{part}.bn.{{rest}}"),
             (f"{ours}.mixer.{part}.linear.{{p}}", f"{layer}.attn.proj_{part}.{{p}}"),
         ]
     return (

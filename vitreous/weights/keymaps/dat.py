@@ -12,7 +12,7 @@ from vitreous.weights.keymaps import KeyMap, Name, Translation
 
 
 class DATKeyMap(KeyMap):
-    """Their convolutions of 1×1 are our matrices, and their tables of biases lie the other way round."""
+    """Their convolutions of 1×1 are our matrices, and their tables for moving points lie the other way round."""
 
     def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
         return super().translate({name: reshaped(name, tensor) for name, tensor in theirs.items()})
@@ -23,10 +23,10 @@ def reshaped(name: str, tensor: Tensor) -> Tensor:
         return tensor.flatten(1)
     if name.endswith("rpe_table"):
         return tensor.flatten(1).mT[None]
-    return tensor[None] if name.endswith("relative_position_bias_table") else tensor
+    return tensor
 
 
-OURS, THEIRS = "stages.{i}.layers.{j}", r"stages.{i}.attns.(?P<j>\d+)"
+OURS, THEIRS = "stages.{i}.layers.{j}", "stages.{i}.attns.{j}"
 BLOCK: tuple[tuple[str, Name], ...] = (
     (f"{OURS}.mixer.qkv.{{p}}", f"{THEIRS}.proj_qkv.{{p}}"),
     (f"{OURS}.mixer.relative.table", f"{THEIRS}.(relative_position_bias_table|rpe_table)"),
@@ -36,8 +36,8 @@ BLOCK: tuple[tuple[str, Name], ...] = (
     (f"{OURS}.mixer.q.{{p}}", f"{THEIRS}.proj_q.{{p}}"),
     (f"{OURS}.mixer.kv.{{p}}", (f"{THEIRS}.proj_k.{{p}}", f"{THEIRS}.proj_v.{{p}}")),
     (f"{OURS}.mixer.proj.{{p}}", f"{THEIRS}.proj_out.{{p}}"),
-    (f"{OURS}.mlp.fc1.{{p}}", r"stages.{i}.mlps.(?P<j>\d+).chunk.linear1.{p}"),
-    (f"{OURS}.mlp.fc2.{{p}}", r"stages.{i}.mlps.(?P<j>\d+).chunk.linear2.{p}"),
+    (f"{OURS}.mlp.fc1.{{p}}", "stages.{i}.mlps.{j}.chunk.linear1.{p}"),
+    (f"{OURS}.mlp.fc2.{{p}}", "stages.{i}.mlps.{j}.chunk.linear2.{p}"),
 )
 
 

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 from vitreous.models.hybrid import HybridConfig
 from vitreous.weights.keymaps import KeyMap, vit
-from vitreous.weights.keymaps.resnet import REST
 
 #: The root stands in a ``stem`` of its own unless it is all there is.
 STEM = (
-    ("stem.root.{rest}", f"patch_embed.backbone.(stem.)?(?=conv|norm){REST}"),
-    ("stem.stages.{stage}.{rest}", rf"patch_embed.backbone.stages.(?P<stage>\d+).blocks.{REST}"),
+    ("stem.root.{rest}", "patch_embed.backbone.(stem.)?(?=conv|norm){rest}"),
+    ("stem.stages.{j}.{rest}", "patch_embed.backbone.stages.{j}.blocks.{rest}"),
     ("stem.embed.proj.{p}", "patch_embed.proj.{p}"),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vitreous.models.pvt import PVTConfig
 from vitreous.weights.keymaps import KeyMap
 
-LAYER = r"encoder.block.{i}.(?P<j>\d+)"
+LAYER = "encoder.block.{i}.{j}"
 TRANSFORMERS = KeyMap(
     "transformers",
     (

@@ -8,7 +8,7 @@ from vitreous.weights.keymaps.pvt import every_stage
 
 PREFIX = r"module\.|backbone\."
 
-BLOCK = r"stages.{i}.blocks.(?P<j>\d+)"
+BLOCK = "stages.{i}.blocks.{j}"
 TIMM = KeyMap(
     "timm",
     (
@@ -29,7 +29,7 @@ TIMM = KeyMap(
     prefix=PREFIX,
 )
 
-LAYER = r"encoder.layers.{i}.blocks.(?P<j>\d+)"
+LAYER = "encoder.layers.{i}.blocks.{j}"
 TRANSFORMERS = KeyMap(
     "transformers",
     (

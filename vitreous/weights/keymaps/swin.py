@@ -6,25 +6,10 @@ and transformers to the stage before it; for torchvision to none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from torch import Tensor
-
 from vitreous.models.swin import SwinConfig
-from vitreous.weights.keymaps import KeyMap, Name, Translation
+from vitreous.weights.keymaps import KeyMap, Name
 
 Names = tuple[tuple[str, Name], ...]
-
-
-class TableKeyMap(KeyMap):
-    """Their tables of relative biases have a row per offset; ours an axis more, as every table of positions has."""
-
-    def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
-        result = super().translate(theirs)
-        for name, tensor in result.tensors.items():
-            if name.endswith(".relative.table") and tensor.ndim == 2:
-                result.tensors[name] = tensor[None]
-        return result
 
 
 BLOCK: Names = (
@@ -76,7 +61,7 @@ def timm(num_stages: int, *, original: bool) -> KeyMap:
         names += stage_names(stage, f"layers.{stage}.blocks", BLOCK)
     for stage in range(1, num_stages):
         names += merge_names(stage, f"layers.{stage - original}.downsample")
-    return TableKeyMap(
+    return KeyMap(
         "the original Swin" if original else "timm",
         (*names, ("head.{p}", "head.{p}" if original else "head.fc.{p}")),
         prefix=r"module\.|backbone\.",
@@ -92,7 +77,7 @@ def torchvision(num_stages: int) -> KeyMap:
     for stage in range(1, num_stages):
         names += merge_names(stage, f"features.{2 * stage}")
     unused = r"features.\d+.\d+.attn.relative_position_index"
-    return TableKeyMap("torchvision", tuple(names), prefix=r"module\.", unused=(unused,))
+    return KeyMap("torchvision", tuple(names), prefix=r"module\.", unused=(unused,))
 
 
 def transformers(num_stages: int) -> KeyMap:
@@ -101,7 +86,7 @@ def transformers(num_stages: int) -> KeyMap:
         names += stage_names(stage, f"encoder.layers.{stage}.blocks", TRANSFORMERS_BLOCK)
     for stage in range(1, num_stages):
         names += merge_names(stage, f"encoder.layers.{stage - 1}.downsample")
-    return TableKeyMap(
+    return KeyMap(
         "transformers",
         (*names, ("norm.{p}", "layernorm.{p}"), ("head.{p}", "classifier.{p}")),
         prefix=r"swin\.",

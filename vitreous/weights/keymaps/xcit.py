@@ -9,7 +9,6 @@ from torch import Tensor
 
 from vitreous.models.xcit import XCiTConfig
 from vitreous.weights.keymaps import KeyMap, Translation
-from vitreous.weights.keymaps.resnet import REST
 
 STACKED = re.compile(r"class_layers\.\d+\.mixer\.qkv\.")
 
@@ -33,7 +32,7 @@ TIMM = XCiTKeyMap(
     "timm or XCiT",
     (
         ("class_token", "cls_token"),
-        ("stem.convs.{rest}", f"patch_embed.proj.{REST}"),
+        ("stem.convs.{rest}", "patch_embed.proj.{rest}"),
         ("position.proj.{p}", "(pos_embed|pos_embeder).token_projection.{p}"),
         ("layers.{i}.norm1.{p}", "blocks.{i}.norm1.{p}"),
         ("layers.{i}.mixer.temperature", "blocks.{i}.attn.temperature"),
@@ -42,7 +41,7 @@ TIMM = XCiTKeyMap(
         ("layers.{i}.scale1.gamma", "blocks.{i}.gamma1"),
         ("layers.{i}.local_norm.{p}", "blocks.{i}.norm3.{p}"),
         ("layers.{i}.local.conv1.{p}", "blocks.{i}.local_mp.conv1.{p}"),
-        ("layers.{i}.local.norm.{rest}", f"blocks.{{i}}.local_mp.bn.{REST}"),
+        ("layers.{i}.local.norm.{rest}", "blocks.{i}.local_mp.bn.{rest}"),
         ("layers.{i}.local.conv2.{p}", "blocks.{i}.local_mp.conv2.{p}"),
         ("layers.{i}.local_scale.gamma", "blocks.{i}.gamma3"),
         ("layers.{i}.norm2.{p}", "blocks.{i}.norm2.{p}"),
