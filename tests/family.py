@@ -10,6 +10,11 @@ from vitreous.models import MODELS
 SMALLEST = (
     *("vit_tiny_16", "deit_tiny_16", "dinov2_small_14", "vit_down_tiny_16", "vit_tiny_r_s16", "hybrid_resnet18_tiny"),
     *("swin_tiny", "pvt_tiny", "pvt_v2_b0", "xcit_nano_12_16", "cvt_13", "dat_tiny", "coatnet_nano_rw", "resnet18"),
+    "convnext_atto",
+    "efficientformer_l1",
+    "mobilevit_xxs",
+    "fastvit_sa12",
+    *("poolformer_s12", "caformer_s18"),
 )
 
 

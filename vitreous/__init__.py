@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vitreous.deploy.predictor import Prediction, Predictor
     from vitreous.evaluate import Evaluation, evaluate
     from vitreous.explain.trace import Trace, record
+    from vitreous.layers.reparam import fold
     from vitreous.models import create_model, list_models
     from vitreous.models.base import Backbone, Config, FeatureMap, Features
     from vitreous.models.pyramid import PyramidConfig, StageConfig
@@ -48,6 +49,7 @@ _HOME = {
     "evaluate": "vitreous.evaluate",
     "Trace": "vitreous.explain.trace",
     "record": "vitreous.explain.trace",
+    "fold": "vitreous.layers.reparam",
     "create_model": "vitreous.models",
     "list_models": "vitreous.models",
     "Backbone": "vitreous.models.base",

@@ -13,8 +13,10 @@ their products.
     Performer     MACs  h · n · r · 2 (k + v)       saves  q, k, v and three numbers per token, feature and head
     LayerNorm                                       saves  its input, mean and deviation per token
     BatchNorm, GroupNorm                            saves  its input, mean and deviation per channel or group
+    … over a whole picture                          saves  also what is normalised, before γ
     GELU, LayerScale, AvgPool2d                     saves  its input
     ReLU                                            saves  its output
+    StarReLU                                        saves  what is left of its input, and the square of that
     MaxPool2d                                       saves  its input and where each maximum stood
     SiLU as a gate                                  saves  its input and its output
 """
@@ -34,7 +36,9 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.layers.attention import Attend
-from vitreous.layers.norm import LayerScale
+from vitreous.layers.mlp import StarReLU
+from vitreous.layers.norm import LayerScale, PictureNorm
+from vitreous.layers.patch import Whiten
 from vitreous.layers.performer import LinearAttend, PositiveFeatures
 from vitreous.layers.sparse import SparseAttention
 from vitreous.models import find_config
@@ -77,7 +81,7 @@ class Cost:
     block_bytes: list[int] = field(default_factory=list)  # activations saved by each block
     block_input_bytes: int = 0
     twin: Backbone = field(kw_only=True, repr=False)  # the model on the meta device
-    attention_macs: Counter[nn.Module] = field(default_factory=Counter, repr=False)  # of every Attend of the twin
+    module_macs: Counter[nn.Module] = field(default_factory=Counter, repr=False)  # of every layer of the twin
 
     @property
     def parameters(self) -> int:
@@ -108,8 +112,7 @@ class Cost:
     @cached_property
     def quadratic_macs(self) -> int:
         """MACs of the attention products that grow with the square of the tokens."""
-        quadratic = quadratic_attention(self.twin)
-        return sum(macs for module, macs in self.attention_macs.items() if module in quadratic)
+        return sum(self.module_macs[module] for module in quadratic_attention(self.twin))
 
     @property
     def crossover_tokens(self) -> float:
@@ -192,10 +195,12 @@ class Meter:
     def hook(self, formula: Formula) -> Callable[..., None]:
         def run(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
             macs, saved, extra_bytes = formula(module, args, output)
+            if not output.requires_grad:
+                saved, extra_bytes = (), 0
             part, block = self.homes[module]
             self.cost.parts[part].macs += macs
+            self.cost.module_macs[module] += macs
             if isinstance(module, Attend):
-                self.cost.attention_macs[module] += macs
                 self.cost.attention_bytes += math.prod(args[0].shape[:-1]) * args[1].shape[-2] * self.width
             if block is None:
                 self.outside |= {tensor.untyped_storage()._cdata for tensor in saved}
@@ -232,12 +237,18 @@ Formula = Callable[[nn.Module, tuple[Any, ...], Tensor], Bill]
 
 
 def linear(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
-    return Bill(output.numel() * args[0].shape[-1], (args[0],))
+    assert isinstance(module, nn.Linear)
+    return Bill(output.numel() * module.in_features, (args[0],))
 
 
 def conv(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
     assert isinstance(module, nn.Conv2d)
     return Bill(output.numel() * module.weight[0].numel(), (args[0],))
+
+
+def whiten(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
+    assert isinstance(module, Whiten)
+    return Bill(output.numel() // 2 * module.filters[0].numel())
 
 
 def layer_norm(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
@@ -255,6 +266,16 @@ def batch_norm(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill
 def group_norm(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
     assert isinstance(module, nn.GroupNorm)
     return Bill(saved=(args[0],), extra_bytes=2 * 4 * args[0].shape[0] * module.num_groups)
+
+
+def picture_norm(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
+    """What comes beside GroupNorm's: the normalised tokens, before they are scaled."""
+    return Bill(saved=(torch.empty_like(output),))
+
+
+def star_relu(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
+    """What is left of the input, and its square."""
+    return Bill(saved=(torch.empty_like(output), torch.empty_like(output)))
 
 
 def max_pool(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
@@ -299,10 +320,13 @@ def gate(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
 FORMULAS: dict[type[nn.Module], Formula] = {
     nn.Linear: linear,
     nn.Conv2d: conv,
+    Whiten: whiten,
     nn.LayerNorm: layer_norm,
     nn.BatchNorm2d: batch_norm,
     nn.GroupNorm: group_norm,
+    PictureNorm: picture_norm,
     nn.GELU: pointwise,
+    StarReLU: star_relu,
     nn.ReLU: keeps_output,
     nn.MaxPool2d: max_pool,
     nn.AvgPool2d: pointwise,

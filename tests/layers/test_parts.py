@@ -1,6 +1,7 @@
 """Patch embedding, MLP, LayerScale, DropPath, token dropping, and the two kinds of block."""
 
 import math
+from functools import partial
 
 import pytest
 import timm.layers
@@ -17,7 +18,7 @@ from vitreous.layers.drop import DropPath, TokenDrop
 from vitreous.layers.init import init_vit
 from vitreous.layers.mlp import GatedMlp, Mlp
 from vitreous.layers.norm import LayerScale
-from vitreous.layers.patch import ConvStem, PatchEmbed, ResidualStem, grid_of, patchify
+from vitreous.layers.patch import ConvStem, PatchEmbed, ResidualStem, Whiten, grid_of, patchify
 
 many = settings(max_examples=60, deadline=None)
 
@@ -60,10 +61,31 @@ def test_a_convolutional_stem_has_the_grid_of_a_patch(kind, patch):
 
 def test_a_stage_of_the_residual_stem_by_hand():
     stage = fill(ResidualStem((2, 2), 3, 32).stages[0]).eval()
-    images = torch.randn(2, 3, 6, 8)
+    images = torch.randn(2, 24, 6, 8)
     pooled = F.gelu(stage.norm1(F.max_pool2d(F.conv2d(images, stage.widen.weight, padding=1), 2)))
     expected = pooled + F.gelu(stage.norm2(F.conv2d(pooled, stage.refine.weight, padding=1)))
     torch.testing.assert_close(stage(images), expected)
+
+
+def test_whitened_pixels_are_uncorrelated_in_smooth_pictures():
+    torch.manual_seed(0)
+    pictures = F.avg_pool2d(torch.randn(64, 3, 36, 36), 5, stride=1) * 3 + 1
+    whiten = Whiten(3)
+    kernels = whiten.filters.flatten(1)
+    torch.testing.assert_close(kernels @ kernels.T, torch.eye(12))
+    before = torch.corrcoef(F.unfold(pictures, 2).transpose(0, 1).flatten(1))
+    inner = whiten(pictures)[:, :, :-1, :-1]
+    both = inner[:, :12] - inner[:, 12:]  # GELU(x) − GELU(−x) = x
+    after = torch.cov(both.transpose(0, 1).flatten(1))
+    torch.testing.assert_close(after.diagonal(), torch.ones(12), atol=0.1, rtol=0)
+    off = ~torch.eye(12, dtype=torch.bool)
+    assert after[off].abs().mean() < 0.1 * before[off].abs().mean()
+    assert not list(whiten.parameters())
+
+
+@pytest.mark.parametrize("num_channels", [1, 2, 3, 5])
+def test_whitening_takes_any_channels_and_pictures_of_one_pixel(num_channels):
+    assert Whiten(num_channels).eval()(torch.randn(2, num_channels, 1, 1)).shape == (2, 8 * num_channels, 1, 1)
 
 
 def test_a_convolutional_stem_cannot_halve_every_patch():
@@ -74,7 +96,7 @@ def test_a_convolutional_stem_cannot_halve_every_patch():
 @pytest.mark.parametrize("approximate", [False, True])
 def test_mlp_equals_timm(approximate):
     theirs = fill(timm.layers.Mlp(16, 64, act_layer=lambda: nn.GELU("tanh" if approximate else "none")))
-    ours = Mlp(16, 64, approximate=approximate)
+    ours = Mlp(16, 64, act=partial(nn.GELU, "tanh") if approximate else nn.GELU)
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(3, 5, 16)
     assert error(ours(x), theirs(x)) < 1e-6
@@ -82,7 +104,7 @@ def test_mlp_equals_timm(approximate):
 
 def test_the_two_gelus_differ():
     exact = fill(Mlp(16, 64))
-    tanh = Mlp(16, 64, approximate=True)
+    tanh = Mlp(16, 64, act=partial(nn.GELU, "tanh"))
     tanh.load_state_dict(exact.state_dict())
     x = torch.randn(100, 16)
     assert 1e-6 < error(tanh(x), exact(x)) < 1e-2

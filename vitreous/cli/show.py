@@ -26,6 +26,16 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text
     return result
 
 
+def print_fitting(*tables: Table) -> None:
+    """The first table that fits the terminal, or the last; into a file or a pipe the first, in full."""
+    widths = [Console(width=1000).measure(table).maximum for table in tables]
+    if not out.is_terminal:
+        Console(highlight=False, width=widths[0], file=out.file).print(tables[0])
+        return
+    fits = next((table for table, width in zip(tables, widths, strict=True) if width <= out.width), tables[-1])
+    out.print(fits)
+
+
 def count(number: float) -> str:
     """1,234 · 12.3 k · 86.6 M · 1.01 G."""
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):

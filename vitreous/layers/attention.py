@@ -104,6 +104,7 @@ class SelfAttention(nn.Module):
         num_heads: int,
         *,
         qkv_bias: bool = True,
+        proj_bias: bool = True,
         relative: RelativeBias | None = None,
         rotary: Rotary | None = None,
         temperature: float = 1.0,
@@ -117,7 +118,7 @@ class SelfAttention(nn.Module):
         self.relative = relative
         self.rotary = rotary
         self.attend = Attend(temperature=temperature, drop_rate=attention_drop_rate)
-        self.proj = nn.Linear(dim, dim)
+        self.proj = nn.Linear(dim, dim, bias=proj_bias)
         self.drop = nn.Dropout(drop_rate)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
@@ -143,6 +144,7 @@ class Full(Mixer):
             place.dim,
             place.num_heads,
             qkv_bias=place.qkv_bias,
+            proj_bias=place.proj_bias,
             relative=RelativeBias(place.grid, place.num_heads, place.num_prefix)
             if place.position == "relative"
             else None,

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.layers.drop import DropPath
-from vitreous.layers.norm import LayerScale
+from vitreous.layers.norm import LayerScale, MakeNorm
 from vitreous.layers.position import Grid
 
 
@@ -22,15 +22,16 @@ class Block(nn.Module):
         mixer: nn.Module,
         mlp: nn.Module,
         *,
+        norm: MakeNorm = nn.LayerNorm,
         norm_eps: float = 1e-6,
         layer_scale: float | None = None,
         drop_path_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
+        self.norm1 = norm(dim, eps=norm_eps)
         self.mixer = mixer
         self.scale1 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
-        self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
+        self.norm2 = norm(dim, eps=norm_eps)
         self.mlp = mlp
         self.scale2 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
         self.drop_path = DropPath(drop_path_rate)

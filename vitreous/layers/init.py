@@ -34,6 +34,16 @@ def init_deit(module: nn.Module) -> None:
         module.init_own()
 
 
+def init_convnext(module: nn.Module) -> None:
+    """ConvNeXt: every matrix and every filter normal with deviation 0.02, every bias zero."""
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, StartsItself):
+        module.init_own()
+
+
 def init_vit(module: nn.Module) -> None:
     """ViT: Xavier-uniform matrices, biases zero; the patch projection LeCun-normal."""
     if isinstance(module, nn.Linear):

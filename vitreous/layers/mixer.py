@@ -30,6 +30,7 @@ class Place:
     index: int = 0  # of the block in its stage
     drops_tokens: bool = False  # in training the grid has holes
     qkv_bias: bool = True
+    proj_bias: bool = True
     drop_rate: float = 0.0
     attention_drop_rate: float = 0.0
 

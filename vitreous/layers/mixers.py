@@ -8,10 +8,14 @@ from vitreous.layers.conv_projection import ConvProjection
 from vitreous.layers.covariance import Covariance
 from vitreous.layers.deformable import Deformable
 from vitreous.layers.deformable_points import DeformablePoints
+from vitreous.layers.depthwise import Depthwise
 from vitreous.layers.local import Dilated, Local
 from vitreous.layers.mixer import Mixer
 from vitreous.layers.performer import Performer
+from vitreous.layers.pooling import Pool
 from vitreous.layers.reduction import Reduction
+from vitreous.layers.rep import Rep
+from vitreous.layers.separable import Separable
 from vitreous.layers.window import Window
 
 MIXERS: dict[str, Mixer] = {
@@ -28,5 +32,9 @@ MIXERS: dict[str, Mixer] = {
         Local(),
         Dilated(),
         BlockSparse(),
+        Rep(),
+        Depthwise(),
+        Pool(),
+        Separable(),
     )
 }

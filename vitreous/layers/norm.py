@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
+
+class PictureNorm(nn.GroupNorm):
+    """(x − μ)/√(σ² + ε)·γ + β with μ and σ² over all channels of all tokens: GroupNorm with a single group.
+
+    LayerNorm makes all tokens equally strong; this keeps which are stronger. It is computed as LayerNorm over a picture
+    because torch wants channels first for GroupNorm, and tokens would be copied there and back.
+    """
+
+    def __init__(self, dim: int, *, eps: float = 1e-5, bias: bool = True) -> None:
+        super().__init__(1, dim, eps=eps)
+        if not bias:
+            self.register_parameter("bias", None)
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        normed = F.layer_norm(x, x.shape[1:], eps=self.eps) * self.weight
+        return normed if self.bias is None else normed + self.bias
+
+
+#: Makes the norm of a block from its width and ``eps``: LayerNorm, or one with options bound by ``partial``.
+MakeNorm = Callable[..., nn.LayerNorm | PictureNorm]
 
 
 class LayerScale(nn.Module):
@@ -16,3 +40,10 @@ class LayerScale(nn.Module):
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         return x * self.gamma
+
+
+class MapScale(LayerScale):
+    """The same for a map, whose channels come before its rows and columns."""
+
+    def forward(self, x: Float[Tensor, "b d y x"]) -> Float[Tensor, "b d y x"]:
+        return x * self.gamma[:, None, None]

@@ -5,7 +5,25 @@ from __future__ import annotations
 import fnmatch
 from typing import Any
 
-from vitreous.models import coatnet, cvt, dat, hybrid, hybrid_resnet, pvt, pvt_v2, pyramid, resnet, swin, vit, xcit
+from vitreous.models import (
+    coatnet,
+    convnext,
+    cvt,
+    dat,
+    efficientformer,
+    fastvit,
+    hybrid,
+    hybrid_resnet,
+    metaformer,
+    mobilevit,
+    pvt,
+    pvt_v2,
+    pyramid,
+    resnet,
+    swin,
+    vit,
+    xcit,
+)
 from vitreous.models.base import Backbone, Config
 from vitreous.options import did_you_mean
 
@@ -22,6 +40,11 @@ FAMILIES: dict[str, type[Config]] = {
     "swin": swin.SwinConfig,
     "dat": dat.DATConfig,
     "coatnet": coatnet.CoAtNetConfig,
+    "convnext": convnext.ConvNeXtConfig,
+    "mobilevit": mobilevit.MobileViTConfig,
+    "efficientformer": efficientformer.EfficientFormerConfig,
+    "fastvit": fastvit.FastViTConfig,
+    "metaformer": metaformer.MetaFormerConfig,
     "hybrid": hybrid.HybridConfig,
 }
 
@@ -37,6 +60,11 @@ MODELS: dict[str, Config] = {
     **cvt.VARIANTS,
     **hybrid_resnet.VARIANTS,
     **coatnet.VARIANTS,
+    **convnext.VARIANTS,
+    **mobilevit.VARIANTS,
+    **efficientformer.VARIANTS,
+    **fastvit.VARIANTS,
+    **metaformer.VARIANTS,
     **hybrid.VARIANTS,
 }
 

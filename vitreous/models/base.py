@@ -99,8 +99,11 @@ class Backbone(nn.Module, ABC):
         self.config = self.config.override(num_classes=num_classes)
         like = next(self.parameters())
         for name in self.head_names:
-            setattr(self, name, classifier(self.dims[-1], num_classes).to(like.device, like.dtype))
+            setattr(self, name, self.make_head(num_classes).to(like.device, like.dtype))
         self.spec = replace(self.spec, labels=Labels())
+
+    def make_head(self, num_classes: int) -> nn.Module:
+        return classifier(self.dims[-1], num_classes)
 
     def name_classes(self, names: Iterable[str]) -> None:
         """Remember what the classes are called; one name per class."""

@@ -128,10 +128,8 @@ def make_blocks(config: CvTConfig, number: int, grid: Grid) -> list[PreNormBlock
 
 
 def make_mlp(config: CvTConfig, dim: int) -> Mlp:
-    mlp = Mlp(dim, round(dim * config.mlp_ratio), drop_rate=config.drop_rate)
-    if config.mlp == "quick_gelu":
-        mlp.add_module("act", QuickGELU())
-    return mlp
+    act = QuickGELU if config.mlp == "quick_gelu" else nn.GELU
+    return Mlp(dim, round(dim * config.mlp_ratio), act=act, drop_rate=config.drop_rate)
 
 
 VARIANTS: dict[str, CvTConfig] = {

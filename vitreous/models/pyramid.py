@@ -33,7 +33,6 @@ from vitreous.models.base import (
     FeatureMap,
     Features,
     check_stages,
-    classifier,
     drop_path_rates,
 )
 from vitreous.options import Options
@@ -118,7 +117,7 @@ class Pyramid(Backbone):
         self.dims = tuple(dims)
         self.strides = tuple(accumulate((stage.stride for stage in stages), lambda a, b: (a[0] * b[0], a[1] * b[1])))
         self.norm = norm
-        self.head = classifier(self.dims[-1], config.num_classes)
+        self.head = self.make_head(config.num_classes)
 
     def features(self, images: Float[Tensor, "b c y x"]) -> Features:
         self.check_images(images, smallest=(1, 1))

@@ -17,6 +17,7 @@ pool by mean or maximum and starts small rather than at zero.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -198,7 +199,8 @@ def make_block(config: ViTConfig, grid: Grid, num_prefix: int, index: int) -> Pr
     if config.mlp == "swiglu":
         mlp: nn.Module = GatedMlp(config.dim, hidden_dim, drop_rate=config.drop_rate)
     else:
-        mlp = Mlp(config.dim, hidden_dim, approximate=config.mlp == "gelu_tanh", drop_rate=config.drop_rate)
+        act = partial(nn.GELU, "tanh") if config.mlp == "gelu_tanh" else nn.GELU
+        mlp = Mlp(config.dim, hidden_dim, act=act, drop_rate=config.drop_rate)
     return PreNormBlock(
         config.dim,
         config.mixer.build(place),

@@ -18,7 +18,7 @@ recipe = Recipe(
         image_size=(32, 32),
         patch_size=(8, 8),
         stem="residual",
-        dim=192,
+        dim=256,
         depth=3,
         num_heads=4,
         mlp_ratio=2.0,
@@ -30,7 +30,7 @@ recipe = Recipe(
     augment=Augment(crop="pad", pad=4),
     task=Classify(smoothing=0.1),
     train=TrainConfig(
-        epochs=9,
+        epochs=5,
         batch_size=128,
         optimiser="muon",
         muon_lr=0.02,

@@ -16,10 +16,15 @@ from vitreous.layers.reduction import Reduction
 from vitreous.layers.window import Window
 from vitreous.models.base import Config
 from vitreous.models.coatnet import CoAtNetConfig
+from vitreous.models.convnext import ConvNeXtConfig
 from vitreous.models.cvt import CvTConfig
 from vitreous.models.dat import DATConfig
+from vitreous.models.efficientformer import EfficientFormerConfig
+from vitreous.models.fastvit import FastViTConfig
 from vitreous.models.hybrid import HybridConfig
 from vitreous.models.hybrid_resnet import HybridResNetConfig
+from vitreous.models.metaformer import CAFORMER
+from vitreous.models.mobilevit import MobileViTConfig
 from vitreous.models.pvt import PVTConfig
 from vitreous.models.pvt_v2 import PVTv2Config
 from vitreous.models.pyramid import PyramidConfig, StageConfig
@@ -48,6 +53,13 @@ SHRUNK: dict[str, Config] = {
     "CvT": CvTConfig(dims=(32, 64, 128), depths=(1, 1, 3), num_heads=(1, 2, 4)),
     "DAT": DATConfig(dims=DIMS, depths=(2, 2, 2, 2), num_heads=HEADS, window_size=4),
     "CoAtNet": CoAtNetConfig(stem_dims=(16, 16), dims=DIMS, depths=DEPTHS),
+    "EfficientFormer": EfficientFormerConfig(dims=DIMS, depths=(1, 1, 2, 2), num_heads=4, key_dim=16, value_dim=64),
+    "ConvNeXt": ConvNeXtConfig(dims=DIMS, depths=DEPTHS, num_heads=HEADS),
+    "FastViT": FastViTConfig(dims=(24, 48, 96, 192), depths=DEPTHS, num_attention_stages=1),
+    "CAFormer": CAFORMER.override(dims=DIMS, depths=DEPTHS, num_heads=HEADS),
+    "MobileViT": MobileViTConfig(
+        dims=(16, 32, 48, 64, 96), depths=(1, 1, 1, 2, 1), mixer_dims=DIMS[1:], num_heads=HEADS[1:], final_dim=256
+    ),
 }
 
 recipe = Recipe(

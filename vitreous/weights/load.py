@@ -172,6 +172,8 @@ def fit_head(model: Backbone, tensors: dict[str, Tensor], report: LoadReport, *,
     """Heads that are all there with another number of classes, or not there at all, stay as the model has them."""
     num_classes = model.config.num_classes
     keys = [f"{name}.{part}" for name in model.head_names for part in ("weight", "bias")]
+    known = model.state_dict() if num_classes else tensors
+    keys += [key for key in known if key.split(".")[0] in model.head_names and key not in keys]  # a hidden layer's
     counts = {
         name: len(bias) for name in model.head_names if (bias := tensors.get(f"{name}.bias")) is not None and bias.ndim
     }
@@ -195,20 +197,26 @@ def fit_head(model: Backbone, tensors: dict[str, Tensor], report: LoadReport, *,
 
 
 def fit_channels(model: Backbone, tensors: dict[str, Tensor], report: LoadReport) -> None:
-    """Filters for RGB summed into one channel, or repeated and rescaled over others, so that responses keep size."""
-    wanted = model.config.num_channels
-    key = next((name for name, tensor in model.state_dict().items() if tensor.ndim == 4), "")  # the first convolution
-    weight = tensors.get(key)
-    if weight is None or weight.ndim != 4 or weight.shape[1] in (0, wanted):
+    """Filters for RGB made to fit other pictures: those of the first convolution, and of others that see pixels too."""
+    wanted, own = model.config.num_channels, model.state_dict()
+    first = next((name for name, tensor in own.items() if tensor.ndim == 4), "")
+    if first not in tensors or tensors[first].ndim != 4 or tensors[first].shape[1] in (0, wanted):
         return
-    given = weight.shape[1]
+    given = tensors[first].shape[1]
+    for key, fitting in ((name, tensor.shape) for name, tensor in own.items() if name in tensors):
+        filters = tensors[key]
+        if filters.ndim == len(fitting) == 4 and filters.shape[1] == given and fitting[1] == wanted:
+            tensors[key], how = refit(filters, wanted)
+            report.adapted.append(f"{key}: {given} channels in the file, {wanted} in the model: {how}")
+
+
+def refit(filters: Tensor, wanted: int) -> tuple[Tensor, str]:
+    """Summed into one channel, or repeated and rescaled over others, so that responses keep their size."""
     if wanted == 1:
-        tensors[key], how = weight.sum(1, keepdim=True), "summed over channels"
-    else:
-        repeats = -(-wanted // given)
-        tensors[key] = weight.repeat(1, repeats, 1, 1)[:, :wanted] * (given / wanted)
-        how = "repeated and rescaled"
-    report.adapted.append(f"{key}: {given} channels in the file, {wanted} in the model: {how}")
+        return filters.sum(1, keepdim=True), "summed over channels"
+    given = filters.shape[1]
+    repeated = filters.repeat(1, -(-wanted // given), 1, 1)[:, :wanted]
+    return repeated * (given / wanted), "repeated and rescaled"
 
 
 def fit_positions(model: Backbone, tensors: dict[str, Tensor], report: LoadReport, twin: Backbone | None) -> None:

@@ -107,6 +107,40 @@ def xcit(model: str, tag: str, *, size: int = 224) -> Published:
     return replace(row, preprocess=replace(row.preprocess, crop_ratio=1.0))
 
 
+def convnext(model: str, tag: str, *, crop_ratio: float = 0.875) -> Published:
+    """Meta's and timm's ConvNeXt weights; the tag tells the classes and, at higher resolutions, the pictures' size."""
+    size = 384 if "384" in tag else 224
+    classes = {"in12k": 11821, "in22k": 21841}.get(tag.split("_")[-1], 1000)
+    row = timm(f"{model}.{tag}", f"{model}.{tag}", IMAGENET_NORM, size=size, classes=classes)
+    return replace(row, preprocess=replace(row.preprocess, crop_ratio=crop_ratio if size == 224 else 1.0))
+
+
+def snap(model: str) -> Published:
+    """Snap's EfficientFormer weights, which learnt from a teacher too."""
+    row = meta(f"{model}.snap_dist_in1k", f"{model}.snap_dist_in1k")
+    return replace(row, preprocess=replace(row.preprocess, crop_ratio=0.95))
+
+
+def fastvit(model: str, tag: str) -> Published:
+    """Apple's FastViT weights, with all their branches."""
+    row = meta(f"{model}.{tag}", f"{model}.{tag}", size=256, licence="fastvit-license")
+    return replace(row, preprocess=replace(row.preprocess, crop_ratio=0.95 if model == "fastvit_ma36" else 0.9))
+
+
+def metaformer(model: str, tag: str, *, crop_ratio: float = 1.0) -> Published:
+    """Sea AI Lab's weights; the tag tells the classes and, at higher resolutions, the pictures' size."""
+    size = 384 if tag.endswith("384") else 224
+    row = meta(f"{model}.{tag}", f"{model}.{tag}", size=size, classes=21841 if tag.endswith("in22k") else 1000)
+    return replace(row, preprocess=replace(row.preprocess, crop_ratio=crop_ratio))
+
+
+def mobilevit(size: str) -> Published:
+    """Apple's MobileViT weights, which take pictures as they are, from 0 to 1."""
+    name, as_they_are = f"mobilevit_{size}.cvnets_in1k", ((0.0,) * 3, (1.0,) * 3)
+    row = timm(name, name, as_they_are, size=256, licence="cvnets-license")
+    return replace(row, preprocess=replace(row.preprocess, crop_ratio=0.9))
+
+
 IN21K, FT = "augreg_in21k", "augreg_in21k_ft_in1k"
 
 _ROWS = [
@@ -167,6 +201,38 @@ _ROWS = [
     ),
     hybrid("vit_base_r50_s16", "orig_in21k", classes=0),
     hybrid("vit_base_r50_s16", "orig_in21k_ft_in1k", size=384),
+    convnext("convnext_atto", "d2_in1k"),
+    *(convnext(f"convnext_{size}", "d1_in1k") for size in ("femto", "pico")),
+    convnext("convnext_nano", "d1h_in1k", crop_ratio=0.95),
+    *(convnext("convnext_nano", tag) for tag in ("r384_in12k", "r384_ad_in12k", "r384_in12k_ft_in1k")),
+    *(
+        convnext(f"convnext_{size}", tag, crop_ratio=0.95)
+        for size in ("nano", "tiny", "small")
+        for tag in ("in12k", "in12k_ft_in1k")
+    ),
+    *(convnext(f"convnext_{size}", "in12k_ft_in1k_384") for size in ("tiny", "small")),
+    *(convnext(f"convnext_{size}", "fb_in1k") for size in ("tiny", "small", "base", "large")),
+    *(
+        convnext(f"convnext_{size}", tag)
+        for size in ("tiny", "small", "base", "large", "xlarge")
+        for tag in ("fb_in22k", "fb_in22k_ft_in1k", "fb_in22k_ft_in1k_384")
+    ),
+    *(
+        fastvit(f"fastvit_{size}", tag)
+        for size in ("t8", "t12", "s12", "sa12", "sa24", "sa36", "ma36")
+        for tag in ("apple_in1k", "apple_dist_in1k")
+    ),
+    *(snap(f"efficientformer_{size}") for size in ("l1", "l3", "l7")),
+    *(metaformer(f"poolformer_{size}", "sail_in1k", crop_ratio=0.9) for size in ("s12", "s24", "s36")),
+    *(metaformer(f"poolformer_{size}", "sail_in1k", crop_ratio=0.95) for size in ("m36", "m48")),
+    *(metaformer(f"poolformerv2_{size}", "sail_in1k") for size in ("s12", "s24", "s36", "m36", "m48")),
+    *(
+        metaformer(f"{family}_{size}", f"sail_{tag}")
+        for family in ("convformer", "caformer")
+        for size in ("s18", "s36", "m36", "b36")
+        for tag in ("in1k", "in1k_384", "in22k_ft_in1k", "in22k_ft_in1k_384", "in22k")
+    ),
+    *(mobilevit(size) for size in ("xxs", "xs", "s")),
     *(torchvision(f"resnet{layers}") for layers in (18, 34, 50, 101, 152)),
     *(swin(f"swin_{size}", "ms_in1k") for size in ("tiny", "small", "base", "base_384")),
     *(

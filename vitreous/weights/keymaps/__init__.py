@@ -32,6 +32,11 @@ FILES = {
     "vitreous.models.swin": "vitreous.weights.keymaps.swin",
     "vitreous.models.dat": "vitreous.weights.keymaps.dat",
     "vitreous.models.coatnet": "vitreous.weights.keymaps.coatnet",
+    "vitreous.models.convnext": "vitreous.weights.keymaps.convnext",
+    "vitreous.models.mobilevit": "vitreous.weights.keymaps.mobilevit",
+    "vitreous.models.efficientformer": "vitreous.weights.keymaps.efficientformer",
+    "vitreous.models.fastvit": "vitreous.weights.keymaps.fastvit",
+    "vitreous.models.metaformer": "vitreous.weights.keymaps.metaformer",
     "vitreous.models.hybrid": "vitreous.weights.keymaps.hybrid",
 }
 

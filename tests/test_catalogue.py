@@ -1,0 +1,57 @@
+"""The catalogue: complete, recomputed, filtered and sorted."""
+
+import pytest
+
+from tests.family import others_slowly
+from vitreous.catalogue import catalogue, entry, measured, recorded
+from vitreous.models import MODELS
+from vitreous.models.papers import PAPERS, paper_of
+from vitreous.weights.accuracy import PUBLISHED_ACCURACY, best
+
+
+def test_every_model_is_recorded_in_the_order_of_the_table():
+    assert list(recorded()) == list(MODELS), "python -m vitreous.catalogue writes it anew"
+
+
+@pytest.mark.parametrize("name", others_slowly(MODELS))
+def test_what_is_recorded_is_so(name):
+    assert measured(name) == recorded()[name], "python -m vitreous.catalogue writes it anew"
+
+
+def test_filters_and_order():
+    small = catalogue("*", max_parameters=6e6, max_macs=2e9, with_weights=True, order="accuracy")
+    assert small
+    assert all(one.parameters <= 6e6 and one.macs <= 2e9 and one.weights for one in small)
+    top1 = [one.accuracy.top1 for one in small if one.accuracy]
+    assert top1 == sorted(top1, reverse=True)
+    assert not any(one.accuracy for one in small[len(top1) :])
+    sizes = [one.parameters for one in catalogue(order="parameters")]
+    assert sizes == sorted(sizes)
+    assert len(sizes) == len(MODELS)
+    assert [one.name for one in catalogue("swin_[ts]*")] == ["swin_tiny", "swin_small"]
+    assert {one.paper.family for one in catalogue(family="deit")} == {"DeiT"}
+
+
+def test_an_unknown_family_says_which_there_are():
+    with pytest.raises(ValueError, match=r"no family 'swim'.*Swin"):
+        catalogue(family="swim")
+
+
+def test_weights_are_loadable_names():
+    assert "ms_in1k" in entry("swin_tiny").weights
+
+
+def test_every_model_has_its_paper_and_every_paper_a_model():
+    used = {paper_of(name) for name in MODELS}
+    assert used == set(PAPERS.values())
+    assert paper_of("pvt_v2_b0").family == "PVTv2"
+    assert paper_of("vit_small_r26_s32").family == "hybrid ViT"
+
+
+def test_published_accuracy_belongs_to_models_and_is_in_per_cent():
+    assert {row.model for row in PUBLISHED_ACCURACY} <= set(MODELS)
+    assert all(60 < row.top1 < 90 for row in PUBLISHED_ACCURACY)
+    keys = [(row.model, row.data, row.pixels) for row in PUBLISHED_ACCURACY]
+    assert len(keys) == len(set(keys))
+    assert best("swin_base").top1 == 85.272
+    assert best("vit_giant_14") is None

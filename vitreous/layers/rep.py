@@ -1,0 +1,55 @@
+"""A re-parameterised depthwise convolution as token mixer: branches while it learns, one filter once it is folded.
+
+    y = Σₖ norm(convₖ(x)) + norm(x)        kernels of k×k and of 1×1, channel by channel; the block adds its residual
+
+What FastViT mixes its first stages with (:class:`~vitreous.layers.reparam.RepMixer`), made to stand in any block:
+``vt.fold(model)`` turns it into the plain depthwise convolution that computes the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.position import Grid
+from vitreous.layers.reparam import check_odd, fold_, mobile_conv
+
+
+class RepTokens(nn.Module):
+    """Tokens laid out as a map, mixed by a depthwise :class:`~vitreous.layers.reparam.RepConv`."""
+
+    def __init__(self, dim: int, kernel: int = 3, *, branches: int = 1) -> None:
+        super().__init__()
+        self.conv = mobile_conv(dim, dim, kernel, groups=dim, branches=branches)
+
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        if grid is None:
+            raise ValueError("a convolution needs the whole grid: it does not work with dropped tokens")
+        cells = rearrange(x, "b (y x) d -> b d y x", y=grid[0], x=grid[1])
+        return rearrange(self.conv(cells), "b d y x -> b (y x) d")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rep(Mixer):
+    """Every cell sees its neighbours, channel by channel, in branches that fold into one convolution."""
+
+    name: ClassVar[str] = "rep_conv"
+    no_prefix: ClassVar[str] = "they have no neighbours on the grid"
+    kernel: int = 3
+    branches: int = 1  # of that kernel, beside one of 1×1 and one that is the input
+    folded: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_odd(self.kernel)
+
+    def make(self, place: Place) -> RepTokens:
+        mixer = RepTokens(place.dim, self.kernel, branches=self.branches)
+        if self.folded:
+            fold_(mixer)
+        return mixer

@@ -1,0 +1,58 @@
+"""Separable convolution: channels are mixed, then neighbours channel by channel, then channels again.
+
+    y = W₂ · depthwise(act(W₁ x))        W₁ widens, the filters are k × k with zeros beyond the border
+
+MobileNetV2's inverted residual without its norms ("MobileNetV2", Sandler et al. 2018, arXiv 1801.04381), which stands
+for attention in ConvFormer ("MetaFormer Baselines for Vision", Yu et al. 2022, 2210.13452). Nothing has a bias, and the
+activation is StarReLU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mlp import StarReLU
+from vitreous.layers.position import Grid
+
+
+class SeparableConv(nn.Module):
+    """A filter of ``kernel`` × ``kernel`` for each of ``hidden_dim`` channels, between two matrices."""
+
+    def __init__(self, dim: int, hidden_dim: int, kernel: int, *, drop_rate: float = 0.0) -> None:
+        super().__init__()
+        self.expand = nn.Linear(dim, hidden_dim, bias=False)
+        self.act = StarReLU()
+        self.depthwise = nn.Conv2d(hidden_dim, hidden_dim, kernel, padding=kernel // 2, groups=hidden_dim, bias=False)
+        self.project = nn.Linear(hidden_dim, dim, bias=False)
+        self.drop = nn.Dropout(drop_rate)
+
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        if grid is None:
+            raise ValueError("a convolution needs the whole grid: it does not work with dropped tokens")
+        wide = rearrange(self.act(self.expand(x)), "b (y x) d -> b d y x", y=grid[0], x=grid[1])
+        return self.drop(self.project(rearrange(self.depthwise(wide), "b d y x -> b (y x) d")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Separable(Mixer):
+    """Every cell sees the ``kernel`` × ``kernel`` cells around it through ``expand_ratio`` times its channels."""
+
+    name: ClassVar[str] = "separable"
+    no_prefix: ClassVar[str] = "they have no neighbours on the grid"
+    kernel: int = 7
+    expand_ratio: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kernel % 2 == 0:
+            raise ValueError(f"kernel must be odd, to have a middle; got {self.kernel}, choose {self.kernel + 1}")
+
+    def make(self, place: Place) -> SeparableConv:
+        hidden_dim = max(1, round(place.dim * self.expand_ratio))
+        return SeparableConv(place.dim, hidden_dim, self.kernel, drop_rate=place.drop_rate)

@@ -1,0 +1,160 @@
+"""ConvNeXt: a convolutional network rebuilt step by step after Swin, with a large depthwise filter for attention.
+
+"A ConvNet for the 2020s", Liu et al. 2022 (arXiv 2201.03545).
+
+    x = norm(W · patch)                                     cells of 4×4 pixels
+    x = x + γ ⊙ mlp(norm(depthwise(x)))                     × depths[stage], filters of 7×7, one residual for both
+    x = conv(norm(x))                                       between the stages: 2×2 cells become one of twice the width
+    y = head(norm(mean over the map of x))
+
+The norm comes behind the mean, so that tokens and the last map are as the last block leaves them. With
+``final_norm="tokens"`` they are normalised and the mean is not, as in timm's ``convnext_tiny_hnf``.
+
+Where we differ from the published code: sides that a step does not divide are padded with zeros, while the others
+leave out the pixels or cells that remain. The sizes below tiny are timm's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.depthwise import Depthwise
+from vitreous.layers.drop import DropPath
+from vitreous.layers.init import init_convnext
+from vitreous.layers.mixer import Mixer
+from vitreous.layers.mlp import Mlp
+from vitreous.layers.norm import LayerScale
+from vitreous.layers.patch import PatchEmbed, grid_of
+from vitreous.layers.position import Grid
+from vitreous.models.base import Features, drop_path_rates
+from vitreous.models.pyramid import Pyramid, Stage, StagedConfig
+from vitreous.spec import Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvNeXtConfig(StagedConfig):
+    """``num_heads`` means nothing to the paper's mixer; it is for attention in its place."""
+
+    depths: tuple[int, ...] = (3, 3, 9, 3)
+    patch_size: Size = (4, 4)
+    mixer: Mixer = Depthwise()
+    mlp_ratio: float = 4.0
+    norm_eps: float = 1e-6
+    layer_scale: float | None = 1e-6  # initial γ; None: no LayerScale
+    final_norm: Literal["tokens", "pooled"] = "pooled"  # normalise before or after pooling
+
+    def build(self) -> ConvNeXt:
+        return ConvNeXt(self)
+
+
+class ConvNeXtBlock(nn.Module):
+    """x + γ ⊙ mlp(norm(mixer(x))): the mixer sees x as it is, and its output is not a step of its own."""
+
+    def __init__(
+        self,
+        dim: int,
+        mixer: nn.Module,
+        mlp: nn.Module,
+        *,
+        norm_eps: float = 1e-6,
+        layer_scale: float | None = None,
+        drop_path_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.mixer = mixer
+        self.norm = nn.LayerNorm(dim, eps=norm_eps)
+        self.mlp = mlp
+        self.scale = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
+        self.drop_path = DropPath(drop_path_rate)
+
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        return x + self.drop_path(self.scale(self.mlp(self.norm(self.mixer(x, grid, num_prefix)))))
+
+
+class NormThenPatch(nn.Module):
+    """W · (2×2 cells of norm(x)). Odd sides are padded with zeros behind the norm, which would add its bias to them."""
+
+    def __init__(self, dim_in: int, dim_out: int, *, norm_eps: float = 1e-6) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim_in, eps=norm_eps)
+        self.embed = PatchEmbed((2, 2), dim_in, dim_out)
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+        normed = self.norm(rearrange(x, "b c y x -> b y x c"))
+        return self.embed(rearrange(normed, "b y x c -> b c y x"))
+
+
+class ConvNeXt(Pyramid):
+    config: ConvNeXtConfig
+
+    def __init__(self, config: ConvNeXtConfig) -> None:
+        norms: dict[str, nn.Module] = {"tokens": nn.Identity(), "pooled": nn.Identity()}
+        norms[config.final_norm] = nn.LayerNorm(config.dims[-1], eps=config.norm_eps)
+        super().__init__(config, list(make_stages(config)), dims=config.dims, norm=norms["tokens"])
+        self.pooled_norm = norms["pooled"]
+        self.stages.apply(init_convnext)
+
+    def pooled(self, features: Features) -> Float[Tensor, "b d"]:
+        return self.pooled_norm(super().pooled(features))
+
+
+def make_stages(config: ConvNeXtConfig) -> Iterator[Stage]:
+    grid, rates = config.image_size, drop_path_rates(config.drop_path_rate, config.depths)
+    for stage in range(len(config.dims)):
+        stride = (2, 2) if stage else config.patch_size
+        grid = grid_of(grid, stride)
+        blocks = [make_block(config, grid, stage, index, rate) for index, rate in enumerate(rates[stage])]
+        yield Stage(make_downsample(config, stage), blocks, stride=stride)
+
+
+def make_downsample(config: ConvNeXtConfig, stage: int) -> nn.Module:
+    dim = config.dims[stage]
+    if stage:
+        return NormThenPatch(config.dims[stage - 1], dim, norm_eps=config.norm_eps)
+    parts = {
+        "embed": PatchEmbed(config.patch_size, config.num_channels, dim),
+        "norm": nn.LayerNorm(dim, eps=config.norm_eps),
+    }
+    return nn.Sequential(OrderedDict(parts))
+
+
+def make_block(config: ConvNeXtConfig, grid: Grid, stage: int, index: int, drop_path_rate: float) -> ConvNeXtBlock:
+    dim = config.dims[stage]
+    return ConvNeXtBlock(
+        dim,
+        config.mixer.build(config.place(stage, grid, index)),
+        Mlp(dim, round(dim * config.mlp_ratio), drop_rate=config.drop_rate),
+        norm_eps=config.norm_eps,
+        layer_scale=config.layer_scale,
+        drop_path_rate=drop_path_rate,
+    )
+
+
+def convnext(dim: int, depths: tuple[int, ...]) -> ConvNeXtConfig:
+    """Widths double from stage to stage, and so would the heads of an attention, each some 32 channels wide."""
+    stages = range(len(depths))
+    return ConvNeXtConfig(
+        depths=depths,
+        dims=tuple(dim << stage for stage in stages),
+        num_heads=tuple(max(1, dim // 32) << stage for stage in stages),
+    )
+
+
+VARIANTS: dict[str, ConvNeXtConfig] = {
+    "convnext_atto": convnext(40, (2, 2, 6, 2)),
+    "convnext_femto": convnext(48, (2, 2, 6, 2)),
+    "convnext_pico": convnext(64, (2, 2, 6, 2)),
+    "convnext_nano": convnext(80, (2, 2, 8, 2)),
+    "convnext_tiny": convnext(96, (3, 3, 9, 3)),
+    "convnext_small": convnext(96, (3, 3, 27, 3)),
+    "convnext_base": convnext(128, (3, 3, 27, 3)),
+    "convnext_large": convnext(192, (3, 3, 27, 3)),
+    "convnext_xlarge": convnext(256, (3, 3, 27, 3)),
+}

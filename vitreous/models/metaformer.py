@@ -1,0 +1,224 @@
+"""MetaFormer: the block counts, not its mixer. PoolFormer pools, ConvFormer convolves, CAFormer convolves and attends.
+
+"MetaFormer Is Actually What You Need for Vision", Yu et al. 2021 (arXiv 2111.11418): PoolFormer;
+"MetaFormer Baselines for Vision", Yu et al. 2022 (2210.13452): PoolFormerV2, ConvFormer and CAFormer.
+
+    x = norm(conv(image));   x = conv(norm(x))                  7×7 by 4; then, between stages, 3×3 by 2
+    x = α ⊙ x + mixer(norm(x));   x = β ⊙ x + mlp(norm(x))      × depth; α and β are 1 in the two finest stages
+    y = head(norm(mean over the last map))
+
+The first paper has neither α and β nor norms between stages. It has GELU for StarReLU, biases (of which the pooling
+takes those of the norm before it away again), LayerScale, and the norm before the mean. PoolFormers normalise over a
+whole picture, the others token by token. The heads of ConvFormer and CAFormer have a hidden layer. ``mixer`` takes the
+place of the paper's: everywhere, or, in CAFormer with its two finest stages of convolutions, in the other two.
+
+Where we differ: images of any size are taken. timm has PoolFormer's last norm behind the mean, like the second paper
+(``final_norm="pooled"``); its authors and transformers have it before, and so have we. As in timm, ε is 1e-6 in the
+hidden layer's norm (the authors: 1e-5), and PoolFormer's convolutions too start from numbers of deviation 0.02.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any, Literal
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.attention import Full
+from vitreous.layers.block import Block, PreNormBlock
+from vitreous.layers.init import init_convnext
+from vitreous.layers.mixer import Mixer
+from vitreous.layers.mlp import Mlp, StarReLU
+from vitreous.layers.norm import LayerScale, MakeNorm, PictureNorm
+from vitreous.layers.patch import grid_of, pad_to_patches
+from vitreous.layers.pooling import Pool
+from vitreous.layers.position import Grid
+from vitreous.layers.separable import Separable
+from vitreous.models.base import Features, drop_path_rates
+from vitreous.models.pyramid import Pyramid, Stage, StagedConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetaFormerConfig(StagedConfig):
+    """The defaults are the second paper's. ``num_heads`` counts only where the mixer is an attention."""
+
+    dims: tuple[int, ...] = (64, 128, 320, 512)
+    num_heads: tuple[int, ...] = (2, 4, 10, 16)
+    mixer: Mixer = Separable()
+    num_conv_stages: int = 0  # from the finest: separable convolutions; after them the mixer
+    mlp: Literal["gelu", "star_relu"] = "star_relu"
+    mlp_ratio: float = 4.0
+    bias: bool = False  # in the blocks, of norms, MLPs and the attention's last matrix
+    qkv_bias: bool = False
+    norm: Literal["token", "picture"] = "token"  # what a block's norms take mean and variance over
+    norm_eps: float = 1e-6
+    embed_norm: bool = True  # behind the stem, and before the convolutions between stages
+    layer_scale: float | None = None  # initial γ; None: no LayerScale
+    num_scaled_stages: int = 2  # the coarsest: their blocks have a learned factor on the residual stream
+    final_norm: Literal["tokens", "pooled"] = "pooled"  # normalise before or after pooling
+    hidden_head: bool = True  # the classifier has a hidden layer
+
+    def build(self) -> MetaFormer:
+        return MetaFormer(self)
+
+    def make_norm(self, *, bias: bool) -> MakeNorm:
+        return partial(nn.LayerNorm if self.norm == "token" else PictureNorm, bias=bias)
+
+
+class Stem(nn.Module):
+    """norm(conv(image)) over patches of 7×7 pixels, 4 apart; padded by 2, one less than half a patch."""
+
+    def __init__(self, dim_in: int, dim: int, norm: nn.Module) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(dim_in, dim, 7, stride=4, padding=2)
+        self.norm = norm
+
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+        return self.norm(rearrange(self.conv(pad_to_patches(images, (4, 4))), "b d y x -> b (y x) d"))
+
+
+class Downsample(nn.Module):
+    """conv(norm(x)) over 3×3 cells, 2 apart."""
+
+    def __init__(self, dim_in: int, dim: int, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+        self.conv = nn.Conv2d(dim_in, dim, 3, stride=2, padding=1)
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+        normed = rearrange(self.norm(rearrange(x, "b c y x -> b y x c")), "b y x c -> b c y x")
+        return rearrange(self.conv(normed), "b d y x -> b (y x) d")
+
+
+class ScaledBlock(Block):
+    """α ⊙ x + mixer(norm(x)), then β ⊙ x + mlp(norm(x)): the network may forget what it has seen.
+
+    From NormFormer, Shleifer et al. 2021 (arXiv 2110.09456).
+    """
+
+    def __init__(self, dim: int, mixer: nn.Module, mlp: nn.Module, **options: Any) -> None:
+        super().__init__(dim, mixer, mlp, **options)
+        self.keep1 = LayerScale(dim, 1.0)
+        self.keep2 = LayerScale(dim, 1.0)
+
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        x = self.keep1(x) + self.drop_path(self.scale1(self.mixer(self.norm1(x), grid, num_prefix)))
+        return self.keep2(x) + self.drop_path(self.scale2(self.mlp(self.norm2(x))))
+
+
+class HiddenHead(nn.Linear):
+    """W · norm(relu(W₁ x)²): a classifier, and the hidden layer that comes and goes with it."""
+
+    def __init__(self, dim: int, num_classes: int, *, hidden_dim: int, drop_rate: float = 0.0) -> None:
+        super().__init__(hidden_dim, num_classes)
+        self.fc1 = nn.Linear(dim, hidden_dim)
+        self.norm = nn.LayerNorm(hidden_dim, eps=1e-6)
+        self.drop = nn.Dropout(drop_rate)
+
+    def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b k"]:
+        return super().forward(self.drop(self.norm(self.fc1(x).relu().square())))
+
+
+class MetaFormer(Pyramid):
+    config: MetaFormerConfig
+
+    def __init__(self, config: MetaFormerConfig) -> None:
+        dim = config.dims[-1]
+        norms: dict[str, nn.Module] = {"tokens": nn.Identity(), "pooled": nn.Identity()}
+        norms[config.final_norm] = (
+            nn.LayerNorm(dim, eps=1e-6)
+            if config.final_norm == "pooled"
+            else config.make_norm(bias=True)(dim, eps=config.norm_eps)
+        )
+        super().__init__(config, list(make_stages(config)), dims=config.dims, norm=norms["tokens"])
+        self.pooled_norm = norms["pooled"]
+        self.stages.apply(init_convnext)
+
+    def pooled(self, features: Features) -> Float[Tensor, "b d"]:
+        return self.pooled_norm(super().pooled(features))
+
+    def make_head(self, num_classes: int) -> nn.Module:
+        if num_classes == 0 or not self.config.hidden_head:
+            return super().make_head(num_classes)
+        dim, drop_rate = self.dims[-1], self.config.drop_rate
+        return HiddenHead(dim, num_classes, hidden_dim=4 * dim, drop_rate=drop_rate).apply(init_convnext)
+
+
+def make_stages(config: MetaFormerConfig) -> Iterator[Stage]:
+    grid, rates = config.image_size, drop_path_rates(config.drop_path_rate, config.depths)
+    for number, (dim_in, dim) in enumerate(pairwise((config.num_channels, *config.dims))):
+        kind, stride, normed_dim = (Downsample, (2, 2), dim_in) if number else (Stem, (4, 4), dim)
+        norm = nn.LayerNorm(normed_dim, eps=config.norm_eps, bias=False) if config.embed_norm else nn.Identity()
+        grid = grid_of(grid, stride)
+        blocks = [make_block(config, number, grid, index, rate) for index, rate in enumerate(rates[number])]
+        yield Stage(kind(dim_in, dim, norm), blocks, stride=stride)
+
+
+def make_block(config: MetaFormerConfig, number: int, grid: Grid, index: int, drop_path_rate: float) -> Block:
+    dim = config.dims[number]
+    mixer = Separable() if number < config.num_conv_stages else config.mixer
+    mlp = Mlp(
+        dim,
+        round(dim * config.mlp_ratio),
+        act=StarReLU if config.mlp == "star_relu" else nn.GELU,
+        bias=config.bias,
+        drop_rate=config.drop_rate,
+    )
+    kind = ScaledBlock if number >= len(config.dims) - config.num_scaled_stages else PreNormBlock
+    return kind(
+        dim,
+        mixer.build(replace(config.place(number, grid, index), proj_bias=config.bias)),
+        mlp,
+        norm=config.make_norm(bias=config.bias),
+        norm_eps=config.norm_eps,
+        layer_scale=config.layer_scale,
+        drop_path_rate=drop_path_rate,
+    )
+
+
+POOLFORMERV2 = MetaFormerConfig(mixer=Pool(), norm="picture", hidden_head=False)
+POOLFORMER = POOLFORMERV2.override(
+    mlp="gelu",
+    bias=True,
+    qkv_bias=True,
+    norm_eps=1e-5,
+    embed_norm=False,
+    layer_scale=1e-5,
+    num_scaled_stages=0,
+    final_norm="tokens",
+)
+CONVFORMER = MetaFormerConfig()
+CAFORMER = MetaFormerConfig(mixer=Full(), num_conv_stages=2)
+
+
+def widths(*dims: int) -> dict[str, tuple[int, ...]]:
+    """Heads are 32 channels wide."""
+    return {"dims": dims, "num_heads": tuple(dim // 32 for dim in dims)}
+
+
+POOL_SIZES: dict[str, dict[str, Any]] = {
+    "s12": {"depths": (2, 2, 6, 2)},
+    "s24": {"depths": (4, 4, 12, 4)},
+    "s36": {"depths": (6, 6, 18, 6)},
+    "m36": {"depths": (6, 6, 18, 6), **widths(96, 192, 384, 768)},
+    "m48": {"depths": (8, 8, 24, 8), **widths(96, 192, 384, 768)},
+}
+GAMMA = {"s12": 1e-5, "s24": 1e-5, "s36": 1e-6, "m36": 1e-6, "m48": 1e-6}
+CONV_SIZES: dict[str, dict[str, Any]] = {
+    "s18": {"depths": (3, 3, 9, 3)},
+    "s36": {"depths": (3, 12, 18, 3)},
+    "m36": {"depths": (3, 12, 18, 3), **widths(96, 192, 384, 576)},
+    "b36": {"depths": (3, 12, 18, 3), **widths(128, 256, 512, 768)},
+}
+
+VARIANTS: dict[str, MetaFormerConfig] = {
+    **{f"poolformer_{size}": POOLFORMER.override(**row, layer_scale=GAMMA[size]) for size, row in POOL_SIZES.items()},
+    **{f"poolformerv2_{size}": POOLFORMERV2.override(**row) for size, row in POOL_SIZES.items()},
+    **{f"convformer_{size}": CONVFORMER.override(**row) for size, row in CONV_SIZES.items()},
+    **{f"caformer_{size}": CAFORMER.override(**row) for size, row in CONV_SIZES.items()},
+}

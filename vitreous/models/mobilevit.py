@@ -1,0 +1,221 @@
+"""MobileViT: a small convolutional network that hands its map to a Transformer now and then, and takes it back.
+
+"MobileViT: Light-weight, General-purpose, and Mobile-friendly Vision Transformer", Mehta and Rastegari 2021
+(arXiv 2110.02178).
+
+    x = act(norm(conv(image)))                                half the picture's resolution
+    x = inverted residuals of x                               two stages
+    x = inverted residual of x;   x = mobilevit block of x    three stages
+    y = head(mean over act(norm(W · x)))
+
+The MobileViT block, with [ ; ] side by side and every conv followed by norm and act:
+
+    z = unfold(W₁ · conv(x))                                  one batch entry per place in the patches of 2×2
+    z = z + attention(norm(z));   z = z + mlp(norm(z))        × depth
+    y = conv([x ; W₂ · fold(norm(z))])
+
+A token sees those at its own place in every other patch; since the convolutions have shown it its neighbours, it
+thereby sees everything, with attention at a quarter of its cost. No positions are added.
+
+As in the published code, a map whose sides are no multiples of the patch is resized (bilinear) to the next multiple and
+back. Where we differ from it: widths are never rounded to multiples of 8, which no published row notices; and drop path
+spares residuals that have no shortcut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.attention import Full, check_heads
+from vitreous.layers.block import PreNormBlock
+from vitreous.layers.init import init_deit, init_efficient
+from vitreous.layers.inverted import InvertedResidual, conv_norm
+from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mlp import Mlp
+from vitreous.layers.patch import grid_of
+from vitreous.layers.position import Grid
+from vitreous.models.base import Backbone, Config, FeatureMap, Features, check_stages, classifier, drop_path_rates
+from vitreous.spec import Size
+
+NUM_CONV_STAGES, NUM_MIXER_STAGES = 2, 3
+NUM_STAGES = NUM_CONV_STAGES + NUM_MIXER_STAGES
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileViTConfig(Config):
+    image_size: Size = (256, 256)
+    stem_dim: int = 16
+    dims: tuple[int, ...] = (32, 64, 96, 128, 160)
+    depths: tuple[int, ...] = (1, 3, 2, 4, 3)  # inverted residuals in two stages, blocks with a mixer in three
+    expand_ratio: float = 4.0
+    mixer: Mixer = Full()
+    mixer_dims: tuple[int, ...] = (144, 192, 240)  # of the tokens; this row and the next are of the last three stages
+    num_heads: tuple[int, ...] = (4, 4, 4)
+    patch_size: Size = (2, 2)  # in cells of a map: tokens at the same place in every patch see each other
+    mlp_ratio: float = 2.0
+    final_dim: int = 640  # of the last map
+    qkv_bias: bool = True
+    norm_eps: float = 1e-5
+    drop_rate: float = 0.0
+    attention_drop_rate: float = 0.0
+    drop_path_rate: float = 0.0  # of the last block; grows linearly from 0 at the first
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_stages(NUM_STAGES, depths=self.depths, dims=self.dims)
+        mixer_depths = self.depths[NUM_CONV_STAGES:]
+        check_stages(NUM_MIXER_STAGES, depths=mixer_depths, mixer_dims=self.mixer_dims, num_heads=self.num_heads)
+        for dim, num_heads in zip(self.mixer_dims, self.num_heads, strict=True):
+            check_heads(dim, num_heads)
+
+    @property
+    def depth(self) -> int:
+        """Blocks in all; each of the last three stages begins with an inverted residual too."""
+        return sum(self.depths) + NUM_MIXER_STAGES
+
+    def place(self, stage: int, grid: Grid, index: int) -> Place:
+        """Where the mixer of a block stands."""
+        return Place(
+            dim=self.mixer_dims[stage - NUM_CONV_STAGES],
+            num_heads=self.num_heads[stage - NUM_CONV_STAGES],
+            grid=grid,
+            stage=stage,
+            index=index,
+            qkv_bias=self.qkv_bias,
+            drop_rate=self.drop_rate,
+            attention_drop_rate=self.attention_drop_rate,
+        )
+
+    def build(self) -> MobileViT:
+        return MobileViT(self)
+
+
+class MobileViTBlock(nn.Module):
+    """conv([x ; W₂ · mix(W₁ · conv(x))]): what the neighbours say, what all others say, and the map itself.
+
+    Mixers meet the places of a patch as so many batch entries, each with a grid of one token per patch; attention is
+    recorded so, and drop path drawn.
+    """
+
+    def __init__(
+        self, dim: int, mixer_dim: int, blocks: Sequence[nn.Module], *, patch_size: Size, norm_eps: float
+    ) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        self.local = conv_norm(dim, dim, 3)
+        self.widen = nn.Conv2d(dim, mixer_dim, 1, bias=False)
+        self.layers = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(mixer_dim, eps=norm_eps)
+        self.narrow = conv_norm(mixer_dim, dim, 1)
+        self.fuse = conv_norm(2 * dim, dim, 3)
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+        mixed = self.mix(self.widen(self.local(x)))
+        return self.fuse(torch.cat([x, self.narrow(mixed)], dim=1))
+
+    def mix(self, x: Float[Tensor, "b d y x"]) -> Float[Tensor, "b d y x"]:
+        """Blocks and norm over the tokens at each place of the patches."""
+        size, (p, q) = (x.shape[2], x.shape[3]), self.patch_size
+        grid = grid_of(size, self.patch_size)
+        x = resize(x, (p * grid[0], q * grid[1]))
+        tokens = rearrange(x, "b d (y p) (x q) -> (b p q) (y x) d", p=p, q=q)
+        for layer in self.layers:
+            tokens = layer(tokens, grid)
+        x = rearrange(self.norm(tokens), "(b p q) (y x) d -> b d (y p) (x q)", p=p, q=q, y=grid[0])
+        return resize(x, size)
+
+
+def resize(x: Float[Tensor, "b c y x"], size: Size) -> Float[Tensor, "b c v w"]:
+    if (x.shape[2], x.shape[3]) == size:
+        return x
+    return F.interpolate(x, size=size, mode="bilinear", align_corners=False)
+
+
+class MobileViT(Backbone):
+    config: MobileViTConfig
+
+    def __init__(self, config: MobileViTConfig) -> None:
+        super().__init__(config)
+        self.strides = tuple((2 << stage, 2 << stage) for stage in range(NUM_STAGES))
+        self.dims = (*config.dims[:-1], config.final_dim)
+        self.stem = conv_norm(config.num_channels, config.stem_dim, 3, stride=2)
+        self.stages = nn.ModuleList(make_stages(config))
+        self.final = conv_norm(config.dims[-1], config.final_dim, 1)
+        for start in (init_efficient, init_deit):
+            self.apply(start)
+        self.head = classifier(config.final_dim, config.num_classes)
+
+    def features(self, images: Float[Tensor, "b c y x"]) -> Features:
+        self.check_images(images, smallest=(1, 1))
+        x, maps = self.stem(images), []
+        for stage, stride in zip(self.stages, self.strides, strict=True):
+            x = stage(x)
+            maps.append(FeatureMap(x, stride))
+        x = self.final(x)
+        tokens = rearrange(x, "b d y x -> b (y x) d")
+        return Features(tokens, (x.shape[2], x.shape[3]), 0, (*maps[:-1], FeatureMap(x, self.strides[-1])))
+
+    def pooled(self, features: Features) -> Float[Tensor, "b d"]:
+        return features.tokens.mean(dim=1)
+
+    def blocks(self) -> list[nn.Module]:
+        return [part for part in self.stages.modules() if isinstance(part, InvertedResidual | PreNormBlock)]
+
+
+def make_stages(config: MobileViTConfig) -> Iterator[nn.Sequential]:
+    grid = grid_of(config.image_size, (2, 2))
+    rates = drop_path_rates(config.drop_path_rate, config.depths)
+    for number, (dim_in, dim) in enumerate(pairwise((config.stem_dim, *config.dims))):
+        stride = 2 if number else 1
+        grid = grid_of(grid, (stride, stride))
+        if number < NUM_CONV_STAGES:
+            yield nn.Sequential(*make_residuals(config, dim_in, dim, stride=stride, rates=rates[number]))
+        else:
+            (halve,) = make_residuals(config, dim_in, dim, stride=stride, rates=[0.0])
+            yield nn.Sequential(halve, make_mobilevit_block(config, number, grid, rates=rates[number]))
+
+
+def make_residuals(
+    config: MobileViTConfig, dim_in: int, dim: int, *, stride: int, rates: list[float]
+) -> Iterator[InvertedResidual]:
+    """The first of them widens the map and makes it coarser, by ``stride``."""
+    for index, rate in enumerate(rates):
+        yield InvertedResidual(
+            dim if index else dim_in,
+            dim,
+            stride=1 if index else stride,
+            expand_ratio=config.expand_ratio,
+            drop_path_rate=rate,
+        )
+
+
+def make_mobilevit_block(config: MobileViTConfig, number: int, grid: Grid, *, rates: list[float]) -> MobileViTBlock:
+    dim, patches = config.mixer_dims[number - NUM_CONV_STAGES], grid_of(grid, config.patch_size)
+    blocks = [
+        PreNormBlock(
+            dim,
+            config.mixer.build(config.place(number, patches, index)),
+            Mlp(dim, round(dim * config.mlp_ratio), act=nn.SiLU, drop_rate=config.drop_rate),
+            norm_eps=config.norm_eps,
+            drop_path_rate=rate,
+        )
+        for index, rate in enumerate(rates)
+    ]
+    return MobileViTBlock(config.dims[number], dim, blocks, patch_size=config.patch_size, norm_eps=config.norm_eps)
+
+
+VARIANTS: dict[str, MobileViTConfig] = {
+    "mobilevit_xxs": MobileViTConfig(
+        dims=(16, 24, 48, 64, 80), mixer_dims=(64, 80, 96), final_dim=320, expand_ratio=2.0
+    ),
+    "mobilevit_xs": MobileViTConfig(dims=(32, 48, 64, 80, 96), mixer_dims=(96, 120, 144), final_dim=384),
+    "mobilevit_s": MobileViTConfig(),
+}

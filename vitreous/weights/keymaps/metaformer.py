@@ -1,0 +1,104 @@
+"""MetaFormers as timm, transformers and the repositories of both papers name them.
+
+PoolFormer's repository has stages and the steps between them in one row, the later one has two. On maps, the first and
+timm keep matrices as convolutions of 1×1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from vitreous.models.metaformer import MetaFormerConfig
+from vitreous.weights.keymaps import KeyMap, Translation
+
+Names = tuple[tuple[str, str], ...]
+
+PREFIX = r"module\.|backbone\."
+OURS = "stages.{i}.layers.{j}"
+
+BLOCK: Names = (
+    ("norm{side}.{p}", "norm(?P<side>1|2).{p}"),
+    ("scale{side}.gamma", "layer_scale(?P<side>1|2).scale"),
+    ("scale{side}.gamma", "layer_scale_(?P<side>1|2)"),
+    ("keep{side}.gamma", "res_scale(?P<side>1|2).scale"),
+    ("mixer.{part}.{p}", "token_mixer.(?P<part>qkv|proj).{p}"),
+    ("mixer.expand.weight", "token_mixer.pwconv1.weight"),
+    ("mixer.act.{part}", "token_mixer.act1.(?P<part>scale|bias)"),
+    ("mixer.depthwise.weight", "token_mixer.dwconv.weight"),
+    ("mixer.project.weight", "token_mixer.pwconv2.weight"),
+    ("mlp.{rest}", "mlp.{rest}"),
+)
+TRANSFORMERS_BLOCK: Names = (
+    ("norm1.{p}", "before_norm.{p}"),
+    ("scale{side}.gamma", "layer_scale_(?P<side>1|2)"),
+    ("norm2.{p}", "after_norm.{p}"),
+    ("mlp.fc{side}.{p}", "output.conv(?P<side>1|2).{p}"),
+)
+
+
+@dataclass(frozen=True)
+class MatrixKeyMap(KeyMap):
+    """What others keep as convolutions of 1×1 becomes matrices."""
+
+    def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
+        result = super().translate(theirs)
+        for name, tensor in result.tensors.items():
+            if tensor.shape[2:] == (1, 1) and "depthwise" not in name:
+                result.tensors[name] = tensor.flatten(1)
+        return result
+
+
+def below(ours: str, theirs: str, pairs: Names) -> Names:
+    return tuple((f"{ours}.{our_part}", f"{theirs}.{their_part}") for our_part, their_part in pairs)
+
+
+def timm(norm: str) -> KeyMap:
+    names = (
+        ("stages.0.downsample.{rest}", "stem.{rest}"),
+        ("stages.{i}.downsample.{rest}", "stages.{i}.downsample.{rest}"),
+        *below(OURS, "stages.{i}.blocks.{j}", BLOCK),
+        (f"{norm}.{{p}}", "head.norm.{p}"),
+        ("head.{part}.{p}", "head.fc.(?P<part>fc1|norm).{p}"),
+        ("head.{p}", "head.fc.(fc2.)?{p}"),
+    )
+    return MatrixKeyMap("timm", names, prefix=PREFIX)
+
+
+def baselines(norm: str) -> KeyMap:
+    names = (
+        ("stages.{i}.downsample.conv.{p}", "downsample_layers.{i}.conv.{p}"),
+        ("stages.{i}.downsample.norm.{p}", "downsample_layers.{i}.(pre_norm|post_norm).{p}"),
+        *below(OURS, "stages.{i}.{j}", BLOCK),
+        (f"{norm}.{{p}}", "norm.{p}"),
+        ("head.{part}.{p}", "head.(?P<part>fc1|norm).{p}"),
+        ("head.{p}", "head.(fc2.)?{p}"),
+    )
+    return MatrixKeyMap("MetaFormer Baselines", names, prefix=PREFIX)
+
+
+def poolformer(norm: str, num_stages: int) -> KeyMap:
+    names = [("stages.0.downsample.conv.{p}", "patch_embed.proj.{p}")]
+    for stage in range(num_stages):
+        names += below(f"stages.{stage}.layers.{{j}}", f"network.{2 * stage}.{{j}}", BLOCK)
+    for stage in range(1, num_stages):
+        names += [(f"stages.{stage}.downsample.conv.{{p}}", f"network.{2 * stage - 1}.proj.{{p}}")]
+    names += [(f"{norm}.{{p}}", "norm.{p}"), ("head.{p}", "head.{p}")]
+    return MatrixKeyMap("PoolFormer", tuple(names), prefix=PREFIX)
+
+
+def transformers(norm: str) -> KeyMap:
+    names = (
+        ("stages.{i}.downsample.conv.{p}", "encoder.patch_embeddings.{i}.projection.{p}"),
+        *below(OURS, "encoder.block.{i}.{j}", TRANSFORMERS_BLOCK),
+        (f"{norm}.{{p}}", "norm.{p}"),
+        ("head.{p}", "classifier.{p}"),
+    )
+    return MatrixKeyMap("transformers", names, prefix=r"poolformer\.")
+
+
+def keymaps(config: MetaFormerConfig) -> tuple[KeyMap, ...]:
+    norm = "norm" if config.final_norm == "tokens" else "pooled_norm"
+    return timm(norm), baselines(norm), poolformer(norm, len(config.dims)), transformers(norm)
