@@ -70,7 +70,7 @@ def test_serves_in_a_vit():
             lambda: vt.create_model("vit_tiny_16", mixer="depthwise", position="rope", **WITHOUT_PREFIX),
             "cannot serve with position='rope'",
         ),
-        (lambda: build()(torch.zeros(1, 4, DIM).double(), None), "needs the whole grid"),
+        (lambda: build()(torch.zeros(1, 4, DIM).double(), None), "need the whole grid"),
     ],
 )
 def test_what_cannot_serve_says_so(call, message):

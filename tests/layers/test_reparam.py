@@ -9,7 +9,7 @@ from torch import nn
 import vitreous as vt
 from tests.parity import error, fill
 from vitreous.layers.mixer import Place
-from vitreous.layers.rep import Rep, RepTokens
+from vitreous.layers.rep_conv import Rep, RepTokens
 from vitreous.layers.reparam import ConvNorm, ConvPosition, RepConv, RepMixer, fold_, mobile_conv, unit_filter
 from vitreous.models.pyramid import PyramidConfig, StageConfig
 
@@ -179,7 +179,7 @@ BAD = [
     (lambda: RepConv(6, 12, (3,), identity=True), "only stride 1 and an equal width keep the input, got 6 → 12 by 1"),
     (lambda: Rep(kernel=4), "kernel must be odd"),
     (lambda: Rep().build(Place(dim=6, num_heads=1, grid=(2, 2), num_prefix=1)), "they have no neighbours on the grid"),
-    (lambda: RepTokens(6)(torch.randn(1, 4, 6), None), "needs the whole grid"),
+    (lambda: RepTokens(6)(torch.randn(1, 4, 6), None), "need the whole grid"),
 ]
 
 

@@ -80,7 +80,7 @@ def test_in_a_vit():
         (lambda: Separable(kernel=4), "kernel must be odd, to have a middle; got 4, choose 5"),
         (lambda: vt.create_model("vit_tiny_16", mixer="separable"), "cannot serve with prefix tokens .they have no"),
         (lambda: Separable().build(Place(dim=8, num_heads=1, grid=(2, 2), drops_tokens=True)), "with token_drop_rate"),
-        (lambda: make()(torch.randn(1, 4, 4).double(), None), "a convolution needs the whole grid"),
+        (lambda: make()(torch.randn(1, 4, 4).double(), None), "need the whole grid"),
     ],
 )
 def test_what_cannot_serve_says_why(call, message):

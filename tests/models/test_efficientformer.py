@@ -13,13 +13,8 @@ from tests.family import small
 from tests.parity import TOLERANCE, assert_same_macs, assert_same_parameters, error, fill, same
 from vitreous.layers.mixer import Place
 from vitreous.layers.position import RelativeBias
-from vitreous.models.efficientformer import (
-    VARIANTS,
-    DistanceTable,
-    EfficientFormerConfig,
-    PoolBlock,
-    WideValueAttention,
-)
+from vitreous.layers.wide_value import DistanceTable, WideValueAttention
+from vitreous.models.efficientformer import VARIANTS, EfficientFormerConfig, PoolBlock
 
 DIMS, DEPTHS = (16, 24, 32, 48), (1, 2, 1, 4)
 

@@ -10,7 +10,7 @@ from timm.utils.model import reparameterize_model
 
 import vitreous as vt
 from tests.parity import TOLERANCE, assert_same_macs, assert_same_parameters, error, fill, same
-from vitreous.layers.rep import Rep
+from vitreous.layers.rep_conv import Rep
 from vitreous.layers.reparam import Foldable, RepMixer
 from vitreous.models.fastvit import VARIANTS, AttentionBlock, FastViTConfig
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.cells import NeighbourMixer, as_map, as_tokens, check_odd
+from vitreous.layers.mixer import Place
 from vitreous.layers.position import Grid
 
 
@@ -28,24 +28,19 @@ class DepthwiseConv(nn.Module):
         self.conv = nn.Conv2d(dim, dim, kernel, padding=kernel // 2, groups=dim)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
-        if grid is None:
-            raise ValueError("a convolution needs the whole grid: it does not work with dropped tokens")
-        cells = rearrange(x, "b (y x) d -> b d y x", y=grid[0], x=grid[1])
-        return rearrange(self.conv(cells), "b d y x -> b (y x) d")
+        return as_tokens(self.conv(as_map(x, grid)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Depthwise(Mixer):
+class Depthwise(NeighbourMixer):
     """Every cell sees the ``kernel`` × ``kernel`` cells around it, channel by channel."""
 
     name: ClassVar[str] = "depthwise"
-    no_prefix: ClassVar[str] = "they have no neighbours on the grid"
     kernel: int = 7
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kernel % 2 == 0:
-            raise ValueError(f"kernel must be odd, to have a middle; got {self.kernel}, choose {self.kernel + 1}")
+        check_odd("kernel", self.kernel)
 
     def make(self, place: Place) -> DepthwiseConv:
         return DepthwiseConv(place.dim, self.kernel)

@@ -14,7 +14,7 @@ from vitreous.layers.mixer import Mixer
 from vitreous.layers.performer import Performer
 from vitreous.layers.pooling import Pool
 from vitreous.layers.reduction import Reduction
-from vitreous.layers.rep import Rep
+from vitreous.layers.rep_conv import Rep
 from vitreous.layers.separable import Separable
 from vitreous.layers.window import Window
 

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitreous.layers.cells import check_odd
 from vitreous.layers.norm import MapScale
 from vitreous.options import Options
 
@@ -59,7 +60,7 @@ class ConvNorm(nn.Module):
     def __init__(self, dim_in: int, dim_out: int, kernel: int, *, stride: int = 1, groups: int = 1) -> None:
         super().__init__()
         options: dict[str, Any] = {"stride": stride, "padding": kernel // 2, "groups": groups}
-        self.conv = nn.Conv2d(dim_in, dim_out, check_odd(kernel), **options, bias=False)
+        self.conv = nn.Conv2d(dim_in, dim_out, check_odd("kernel", kernel), **options, bias=False)
         self.norm = nn.BatchNorm2d(dim_out)
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d v w"]:
@@ -147,7 +148,7 @@ class ConvPosition(Foldable):
     def __init__(self, dim: int, kernel: int = 7) -> None:
         super().__init__()
         self.groups = dim
-        self.conv = nn.Conv2d(dim, dim, check_odd(kernel), padding=kernel // 2, groups=dim)
+        self.conv = nn.Conv2d(dim, dim, check_odd("kernel", kernel), padding=kernel // 2, groups=dim)
 
     def forward(self, x: Float[Tensor, "b d y x"]) -> Float[Tensor, "b d y x"]:
         return x + self.conv(x)
@@ -155,12 +156,6 @@ class ConvPosition(Foldable):
     def filter(self) -> Filter:
         assert self.conv.bias is not None
         return Filter(unit_filter(self.conv.weight) + self.conv.weight, self.conv.bias.clone())
-
-
-def check_odd(kernel: int) -> int:
-    if kernel % 2 == 0:
-        raise ValueError(f"kernel must be odd, to have a middle; got {kernel}, choose {kernel + 1}")
-    return kernel
 
 
 def absorb(weight: Float[Tensor, "d c k k"], norm: nn.BatchNorm2d) -> Filter:

@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.cells import NeighbourMixer, as_map, as_tokens, check_odd
+from vitreous.layers.mixer import Place
 from vitreous.layers.mlp import StarReLU
 from vitreous.layers.position import Grid
 
@@ -33,25 +33,21 @@ class SeparableConv(nn.Module):
         self.drop = nn.Dropout(drop_rate)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
-        if grid is None:
-            raise ValueError("a convolution needs the whole grid: it does not work with dropped tokens")
-        wide = rearrange(self.act(self.expand(x)), "b (y x) d -> b d y x", y=grid[0], x=grid[1])
-        return self.drop(self.project(rearrange(self.depthwise(wide), "b d y x -> b (y x) d")))
+        wide = as_map(self.act(self.expand(x)), grid)
+        return self.drop(self.project(as_tokens(self.depthwise(wide))))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Separable(Mixer):
+class Separable(NeighbourMixer):
     """Every cell sees the ``kernel`` × ``kernel`` cells around it through ``expand_ratio`` times its channels."""
 
     name: ClassVar[str] = "separable"
-    no_prefix: ClassVar[str] = "they have no neighbours on the grid"
     kernel: int = 7
     expand_ratio: float = 2.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kernel % 2 == 0:
-            raise ValueError(f"kernel must be odd, to have a middle; got {self.kernel}, choose {self.kernel + 1}")
+        check_odd("kernel", self.kernel)
 
     def make(self, place: Place) -> SeparableConv:
         hidden_dim = max(1, round(place.dim * self.expand_ratio))

@@ -1,7 +1,7 @@
 """EfficientFormer: pooling on maps as long as they are large, attention on the few tokens at the end.
 
-"EfficientFormer: Vision Transformers at MobileNet Speed", Li et al. 2022 (arXiv 2206.01191); its attention is that of
-"LeViT: a Vision Transformer in ConvNet's Clothing", Graham et al. 2021 (2104.01136).
+"EfficientFormer: Vision Transformers at MobileNet Speed", Li et al. 2022 (arXiv 2206.01191); its attention is LeViT's
+(``layers/wide_value.py``).
 
     x = relu(norm(conv(relu(norm(conv(image))))))                        cells of 4×4 pixels
     x = x + γ₁ ⊙ (mean₃ₓ₃(x) − x);        x = x + γ₂ ⊙ mlp(x)            on maps; the MLP has BatchNorm inside
@@ -9,11 +9,12 @@
     x = x + γ₁ ⊙ attention(norm(x));      x = x + γ₂ ⊙ mlp(norm(x))      the last blocks of the last stage, on tokens
     y = mean of two heads, each on the mean over the map of norm(x)
 
-with logits q·k/√k + b(|Δy|, |Δx|). One head learns from the labels and one from a teacher. Once trained,
-BatchNorm can be folded into the convolution before it, which is why most blocks have it and not LayerNorm.
+One head learns from the labels and one from a teacher. Once trained, BatchNorm can be folded into the convolution
+before it, which is why most blocks have it and not LayerNorm.
 
 Where we differ from the published code: it takes pictures of one size only, and we take any, reading the biases as
-:class:`DistanceTable` says. In the config ``mixer="attention"`` means the attention above, with its wide values.
+:class:`~vitreous.layers.wide_value.DistanceTable` says. In the config ``mixer="attention"`` means the attention above,
+with its wide values.
 """
 
 from __future__ import annotations
@@ -22,20 +23,21 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Attend, Full, Layout
+from vitreous.layers.attention import Full
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.drop import DropPath
 from vitreous.layers.init import init_convnext, init_deit
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.mlp import Mlp
-from vitreous.layers.norm import LayerScale
+from vitreous.layers.norm import MapScale
 from vitreous.layers.patch import grid_of
-from vitreous.layers.position import Grid, Learned, coordinates, offsets, resample
+from vitreous.layers.pooling import PoolDifference
+from vitreous.layers.position import Grid
+from vitreous.layers.wide_value import WideValueAttention
 from vitreous.models.base import Config, Features, check_stages, drop_path_rates
 from vitreous.models.pyramid import Pyramid, Stage
 
@@ -79,79 +81,6 @@ class EfficientFormerConfig(Config):
         return EfficientFormer(self)
 
 
-class DistanceTable(Learned):
-    """One learned row for each (|Δy|, |Δx|) between two cells of a grid: as many as it has cells, (0, 0) the first.
-
-    For another grid the table is mirrored to all (Δy, Δx), resampled as these, and its quarter read again, so that
-    (0, 0) stays where it is. Starts at zero.
-    """
-
-    def __init__(self, grid: Grid, dim: int) -> None:
-        super().__init__(grid, dim)
-        nn.init.zeros_(self.table)
-
-    def forward(self, grid: Grid, device: torch.device | None = None) -> Float[Tensor, "1 n d"]:
-        return resample_distances(self.table, self.grid, grid)
-
-    def adapt(self, name: str, given: Tensor, old_grid: Grid) -> Tensor:
-        return resample_distances(given, old_grid, self.grid)
-
-
-def resample_distances(table: Float[Tensor, "1 n d"], old_grid: Grid, new_grid: Grid) -> Float[Tensor, "1 m d"]:
-    if old_grid == new_grid:
-        return table
-    rows, columns = (torch.arange(1 - side, side, device=table.device).abs() for side in old_grid)
-    mirrored = table[:, (rows[:, None] * old_grid[1] + columns).flatten()]
-    signed = resample(mirrored, offsets(old_grid), offsets(new_grid))
-    signed = rearrange(signed, "b (y x) d -> b y x d", y=offsets(new_grid)[0])
-    return rearrange(signed[:, new_grid[0] - 1 :, new_grid[1] - 1 :], "b y x d -> b (y x) d")
-
-
-class WideValueAttention(nn.Module):
-    """Self-attention with few numbers to compare and many to say: values wider than queries and keys (LeViT).
-
-    A bias for how far two cells are apart is added to the logits. In ``qkv`` the parts of a head stand together.
-    """
-
-    def __init__(self, place: Place, *, key_dim: int, value_dim: int, temperature: float = 1.0) -> None:
-        super().__init__()
-        self.num_heads = place.num_heads
-        self.widths = (key_dim, key_dim, value_dim)
-        self.qkv = nn.Linear(place.dim, place.num_heads * sum(self.widths))
-        self.relative = DistanceTable(place.grid, place.num_heads)
-        self.attend = Attend(temperature=temperature, drop_rate=place.attention_drop_rate)
-        self.proj = nn.Linear(place.num_heads * value_dim, place.dim)
-        self.drop = nn.Dropout(place.drop_rate)
-
-    def forward(self, x: Float[Tensor, "b n d"], grid: Grid, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
-        q, k, v = rearrange(self.qkv(x), "b n (h e) -> b h n e", h=self.num_heads).split(self.widths, dim=-1)
-        out = self.attend(q, k, v, bias=self.bias(grid), layout=Layout(grid, grid, num_prefix))
-        return self.drop(self.proj(rearrange(out, "b h n v -> b n (h v)")))
-
-    def bias(self, grid: Grid) -> Float[Tensor, "h n n"]:
-        table = self.relative(grid)[0]
-        down, across = ((axis[:, None] - axis).abs() for axis in coordinates(grid, table.device))
-        return rearrange(table[down * grid[1] + across], "q k h -> h q k")
-
-
-class PoolDifference(nn.Module):
-    """mean₃ₓ₃(x) − x: how a cell's surroundings differ from it. At the border the mean is over the cells there are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool = nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False)
-
-    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        return self.pool(x) - x
-
-
-class MapScale(LayerScale):
-    """LayerScale for maps."""
-
-    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        return x * self.gamma[:, None, None]
-
-
 class PoolBlock(nn.Module):
     """x = x + γ₁ ⊙ (mean₃ₓ₃(x) − x);  x + γ₂ ⊙ mlp(x): a block on maps, normalised nowhere but in its MLP."""
 
@@ -159,7 +88,7 @@ class PoolBlock(nn.Module):
         self, dim: int, mlp: nn.Module, *, layer_scale: float | None = None, drop_path_rate: float = 0.0
     ) -> None:
         super().__init__()
-        self.mixer = PoolDifference()
+        self.mixer = PoolDifference(3)
         self.scale1 = nn.Identity() if layer_scale is None else MapScale(dim, layer_scale)
         self.mlp = mlp
         self.scale2 = nn.Identity() if layer_scale is None else MapScale(dim, layer_scale)

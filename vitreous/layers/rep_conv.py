@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.cells import NeighbourMixer, as_map, as_tokens, check_odd
+from vitreous.layers.mixer import Place
 from vitreous.layers.position import Grid
-from vitreous.layers.reparam import check_odd, fold_, mobile_conv
+from vitreous.layers.reparam import fold_, mobile_conv
 
 
 class RepTokens(nn.Module):
@@ -28,25 +28,21 @@ class RepTokens(nn.Module):
         self.conv = mobile_conv(dim, dim, kernel, groups=dim, branches=branches)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
-        if grid is None:
-            raise ValueError("a convolution needs the whole grid: it does not work with dropped tokens")
-        cells = rearrange(x, "b (y x) d -> b d y x", y=grid[0], x=grid[1])
-        return rearrange(self.conv(cells), "b d y x -> b (y x) d")
+        return as_tokens(self.conv(as_map(x, grid)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rep(Mixer):
+class Rep(NeighbourMixer):
     """Every cell sees its neighbours, channel by channel, in branches that fold into one convolution."""
 
     name: ClassVar[str] = "rep_conv"
-    no_prefix: ClassVar[str] = "they have no neighbours on the grid"
     kernel: int = 3
     branches: int = 1  # of that kernel, beside one of 1×1 and one that is the input
     folded: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_odd(self.kernel)
+        check_odd("kernel", self.kernel)
 
     def make(self, place: Place) -> RepTokens:
         mixer = RepTokens(place.dim, self.kernel, branches=self.branches)

@@ -1,0 +1,72 @@
+"""Attention with few numbers to compare and many to say, and a bias for how far two cells are apart.
+
+    logits = q·k/√k + b(|Δy|, |Δx|)            values wider than queries and keys
+
+"LeViT: a Vision Transformer in ConvNet's Clothing", Graham et al. 2021 (arXiv 2104.01136).
+"""
+
+from __future__ import annotations
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.attention import Attend, Layout
+from vitreous.layers.mixer import Place
+from vitreous.layers.position import Grid, Learned, coordinates, offsets, resample
+
+
+class DistanceTable(Learned):
+    """One learned row for each (|Δy|, |Δx|) between two cells of a grid: as many as it has cells, (0, 0) the first.
+
+    For another grid the table is mirrored to all (Δy, Δx), resampled as these, and its quarter read again, so that
+    (0, 0) stays where it is. Starts at zero.
+    """
+
+    def __init__(self, grid: Grid, dim: int) -> None:
+        super().__init__(grid, dim)
+        nn.init.zeros_(self.table)
+
+    def forward(self, grid: Grid, device: torch.device | None = None) -> Float[Tensor, "1 n d"]:
+        return resample_distances(self.table, self.grid, grid)
+
+    def adapt(self, name: str, given: Tensor, old_grid: Grid) -> Tensor:
+        return resample_distances(given, old_grid, self.grid)
+
+
+def resample_distances(table: Float[Tensor, "1 n d"], old_grid: Grid, new_grid: Grid) -> Float[Tensor, "1 m d"]:
+    if old_grid == new_grid:
+        return table
+    rows, columns = (torch.arange(1 - side, side, device=table.device).abs() for side in old_grid)
+    mirrored = table[:, (rows[:, None] * old_grid[1] + columns).flatten()]
+    signed = resample(mirrored, offsets(old_grid), offsets(new_grid))
+    signed = rearrange(signed, "b (y x) d -> b y x d", y=offsets(new_grid)[0])
+    return rearrange(signed[:, new_grid[0] - 1 :, new_grid[1] - 1 :], "b y x d -> b (y x) d")
+
+
+class WideValueAttention(nn.Module):
+    """Self-attention with few numbers to compare and many to say: values wider than queries and keys (LeViT).
+
+    A bias for how far two cells are apart is added to the logits. In ``qkv`` the parts of a head stand together.
+    """
+
+    def __init__(self, place: Place, *, key_dim: int, value_dim: int, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.num_heads = place.num_heads
+        self.widths = (key_dim, key_dim, value_dim)
+        self.qkv = nn.Linear(place.dim, place.num_heads * sum(self.widths))
+        self.relative = DistanceTable(place.grid, place.num_heads)
+        self.attend = Attend(temperature=temperature, drop_rate=place.attention_drop_rate)
+        self.proj = nn.Linear(place.num_heads * value_dim, place.dim)
+        self.drop = nn.Dropout(place.drop_rate)
+
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        q, k, v = rearrange(self.qkv(x), "b n (h e) -> b h n e", h=self.num_heads).split(self.widths, dim=-1)
+        out = self.attend(q, k, v, bias=self.bias(grid), layout=Layout(grid, grid, num_prefix))
+        return self.drop(self.proj(rearrange(out, "b h n v -> b n (h v)")))
+
+    def bias(self, grid: Grid) -> Float[Tensor, "h n n"]:
+        table = self.relative(grid)[0]
+        down, across = ((axis[:, None] - axis).abs() for axis in coordinates(grid, table.device))
+        return rearrange(table[down * grid[1] + across], "q k h -> h q k")
