@@ -1,42 +1,58 @@
-"""Every family's shrunk configuration learns Shapes with one recipe: accuracy, time, parameters and MACs as a table.
+"""Every family's shrunk configuration learns with one recipe: accuracy, time, parameters and MACs as a table.
 
-    python -m benchmarks.family runs/family [NAME …]
+    python -m benchmarks.family runs/family [NAME …]                       Shapes: docs/figures/family.json
+    python -m benchmarks.family runs/family --cifar10 FOLDER [NAME …]      CIFAR-10: docs/figures/family_cifar10.json
 
-Each run is a folder below the first argument; finished runs are read, interrupted ones go on. Writes
-docs/figures/family.json and prints a Markdown table.
+32,000 pictures of 64 pixels each (CIFAR-10's are enlarged), one after the other. Each run is a folder below the first
+argument; finished runs are read, interrupted ones go on.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import vitreous as vt
 from benchmarks.training import row
+from vitreous.data.augment import Augment
+from vitreous.recipes.base import DataConfig, Recipe
 from vitreous.recipes.shapes_family import SHRUNK, recipe
 
-RECORD = Path(__file__).parent.parent / "docs" / "figures" / "family.json"
+FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 
 
-def run(name: str, folder: Path) -> dict[str, Any]:
+def on_cifar10(folder: str) -> Recipe:
+    """The same settings; shifted and mirrored, since these pictures do not come without end."""
+    return replace(recipe, data=DataConfig(folder, valid_share=0.0, valid="test"), augment=Augment(crop="pad", pad=8))
+
+
+def run(name: str, folder: Path, recipe: Recipe) -> dict[str, Any]:
     config = SHRUNK[name].override(image_size=recipe.model.image_size)
     if not (folder / "result.json").exists():
         vt.train(replace(recipe, model=config), folder, resume=folder.exists())
     macs = vt.cost(config, num_classes=10).macs
-    return row(name, folder) | {"macs": macs, "command": f"python -m benchmarks.family runs/family {name!r}"}
+    return row(name, folder) | {"macs": macs}
 
 
 def main() -> None:
-    home, *names = sys.argv[1:] or ["runs/family"]
-    rows = {item["name"]: item for item in json.loads(RECORD.read_text())} if RECORD.exists() else {}
-    for name in names or SHRUNK:
-        rows[name] = run(name, Path(home) / name.replace(" ", "_").replace(",", ""))
-        RECORD.write_text(json.dumps(list(rows.values()), indent=1, ensure_ascii=False) + "\n")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("home", type=Path)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--cifar10", default="", metavar="FOLDER")
+    asked = parser.parse_args()
+    data = "_cifar10" if asked.cifar10 else ""
+    record = FIGURES / f"family{data}.json"
+    rows = {item["name"]: item for item in json.loads(record.read_text())} if record.exists() else {}
+    for name in asked.names or SHRUNK:
+        folder = asked.home / (name.replace(" ", "_").replace(",", "") + data)
+        rows[name] = run(name, folder, on_cifar10(asked.cifar10) if data else recipe)
+        rows[name]["command"] = f"python -m benchmarks.family runs/family {'--cifar10 cifar ' * bool(data)}{name!r}"
+        record.write_text(json.dumps(list(rows.values()), indent=1, ensure_ascii=False) + "\n")
     print("| family | accuracy | minutes | parameters | MACs |\n|---|---|---|---|---|")
-    for item in rows.values():
+    for item in sorted(rows.values(), key=lambda item: -item["accuracy"]):
         numbers = f"{item['seconds'] / 60:.1f} | {item['parameters'] / 1e6:.2f} M | {item['macs'] / 1e6:.0f} M"
         print(f"| {item['name']} | {item['accuracy']:.1%} | {numbers} |")
 

@@ -253,3 +253,38 @@ def test_real_weights_through_the_command_line(capsys):
     assert code == 0
     for name in ("Egyptian cat", "goldfish", "airliner", "black swan", "pizza", "golden retriever"):
         assert name in out
+
+
+def test_models_are_listed_filtered_and_sorted(capsys):
+    code, out, _ = run(capsys, "models", "swin*")
+    assert code == 0
+    assert "6 models" in out
+    row = next(line for line in out.splitlines() if "swin_tiny" in line)
+    assert row.split() == "swin_tiny 28.3 M 4.49 G 224 4 8 16 32 81.4 % at 224 3 2103.14030".split()
+    code, out, _ = run(capsys, "models", "--max-parameters", "6e6", "--with-weights", "--sort", "accuracy")
+    assert "deit_tiny_16" in out
+    assert "vit_base_16" not in out
+    assert out.index("xcit_nano_12_8") < out.index("xcit_nano_12_16")
+
+
+def test_a_model_is_shown_stage_by_stage(capsys):
+    code, out, _ = run(capsys, "models", "show", "pvt_v2_b0")
+    assert code == 0
+    assert "PVT v2: Improved Baselines" in out
+    assert "2 × reduced attention" in out
+    assert "32 × 56 × 56" in out
+    assert "pvt_v2_b0.in1k" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("models", "swim*"), "no model matches 'swim*'"),
+        (("models", "--family", "swim"), "there is no family 'swim'"),
+        (("models", "show", "swin_tinny"), "did you mean 'swin_tiny'"),
+    ],
+)
+def test_models_that_are_not_there(capsys, words, message):
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert message in err

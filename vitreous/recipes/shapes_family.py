@@ -23,7 +23,7 @@ from vitreous.models.efficientformer import EfficientFormerConfig
 from vitreous.models.fastvit import FastViTConfig
 from vitreous.models.hybrid import HybridConfig
 from vitreous.models.hybrid_resnet import HybridResNetConfig
-from vitreous.models.metaformer import CAFORMER
+from vitreous.models.metaformer import CAFORMER, CONVFORMER, POOLFORMER
 from vitreous.models.mobilevit import MobileViTConfig
 from vitreous.models.pvt import PVTConfig
 from vitreous.models.pvt_v2 import PVTv2Config
@@ -56,6 +56,8 @@ SHRUNK: dict[str, Config] = {
     "EfficientFormer": EfficientFormerConfig(dims=DIMS, depths=(1, 1, 2, 2), num_heads=4, key_dim=16, value_dim=64),
     "ConvNeXt": ConvNeXtConfig(dims=DIMS, depths=DEPTHS, num_heads=HEADS),
     "FastViT": FastViTConfig(dims=(24, 48, 96, 192), depths=DEPTHS, num_attention_stages=1),
+    "PoolFormer": POOLFORMER.override(dims=DIMS, depths=DEPTHS, num_heads=HEADS),
+    "ConvFormer": CONVFORMER.override(dims=DIMS, depths=DEPTHS, num_heads=HEADS),
     "CAFormer": CAFORMER.override(dims=DIMS, depths=DEPTHS, num_heads=HEADS),
     "MobileViT": MobileViTConfig(
         dims=(16, 32, 48, 64, 96), depths=(1, 1, 1, 2, 1), mixer_dims=DIMS[1:], num_heads=HEADS[1:], final_dim=256

@@ -1,0 +1,120 @@
+"""What one picture takes through a model of each family, and what twice its sides take: numbers for docs/choosing.md.
+
+    python -m benchmarks.choosing            writes docs/images/choosing.json and draws docs/images/choosing.png
+    python -m benchmarks.choosing --quick    small pictures, few rounds, into a folder of its own: does it work?
+
+Fresh weights, evaluation mode, float32, no gradients, one thread, one picture at a time; FastViT in its folded form.
+The models take turns, and the least of several rounds counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+import vitreous as vt
+from benchmarks.interleave import interleave
+from vitreous.catalogue import entry
+from vitreous.weights.accuracy import PUBLISHED_ACCURACY
+
+DOCS = Path(__file__).parents[1] / "docs"
+SMALL = ("deit_tiny_16", "xcit_tiny_12_16", "pvt_v2_b1", "convnext_atto", "mobilevit_s", "poolformer_s12",
+         "efficientformer_l1", "fastvit_t12", "resnet18")  # fmt: skip
+MEDIUM = ("deit_small_16", "xcit_small_12_16", "pvt_small", "pvt_v2_b2", "swin_tiny", "dat_tiny", "cvt_13", "coatnet_0",
+          "caformer_s18", "convformer_s18", "poolformer_s24", "efficientformer_l3", "fastvit_sa24", "convnext_tiny",
+          "resnet50")  # fmt: skip
+SIZES, SEED = (224, 448), 0
+
+
+def options(name: str, side: int) -> dict[str, Any]:
+    return {"image_size": side} | ({"folded": True} if name.startswith("fastvit") else {})
+
+
+@torch.inference_mode()
+def best_seconds(names: tuple[str, ...], side: int, rounds: int) -> dict[str, float]:
+    image = torch.randn(1, 3, side, side)
+    models = {name: vt.create_model(name, **options(name, side)).eval() for name in names}
+    seconds = interleave({name: lambda m=model: m(image) for name, model in models.items()}, rounds)
+    return {name: min(times) for name, times in seconds.items()}
+
+
+def measure(sizes: tuple[int, ...], rounds: int) -> list[dict[str, Any]]:
+    names = SMALL + MEDIUM
+    seconds = {side: best_seconds(names, side, rounds) for side in sizes}
+    return [
+        {
+            "model": name,
+            "parameters": entry(name).parameters,
+            "macs": {side: vt.cost(name, **options(name, side)).macs for side in sizes},
+            "seconds": {side: seconds[side][name] for side in sizes},
+            "top1": top1(name),
+        }
+        for name in names
+    ]
+
+
+def top1(name: str) -> float | None:
+    """Published, learnt from ImageNet-1k, with a teacher if only so."""
+    own = {row.data: row.top1 for row in PUBLISHED_ACCURACY if row.model == name}
+    return own.get("in1k", own.get("in1k, distilled"))
+
+
+def show(rows: list[dict[str, Any]], sizes: tuple[int, ...]) -> None:
+    small, large = sizes
+    print(f"| model | parameters | MACs | ms at {small} px | G MACs/s | ms at {large} px | times more | top-1 |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    for row in sorted(rows, key=lambda row: float(row["seconds"][small])):
+        first, second = (1e3 * row["seconds"][side] for side in sizes)
+        rate = row["macs"][small] / row["seconds"][small] / 1e9
+        accuracy = f"{row['top1']:.1f} %" if row["top1"] else "–"
+        sizes_of = f"{row['parameters'] / 1e6:.1f} M | {row['macs'][small] / 1e9:.2f} G"
+        print(
+            f"| {row['model']} | {sizes_of} | {first:.0f} | {rate:.0f} | {second:.0f} | {second / first:.1f} "
+            f"| {accuracy} |"
+        )
+
+
+def draw(rows: list[dict[str, Any]], side: int) -> Figure:
+    figure = Figure(figsize=(9, 6), dpi=100, layout="constrained")
+    axis = figure.subplots()
+    for row in rows:
+        if row["top1"]:
+            x, colour = 1e3 * row["seconds"][side], "#D55E00" if row["model"] in SMALL else "#0072B2"
+            axis.plot(x, row["top1"], "o", color=colour)
+            axis.annotate(row["model"], (x, row["top1"]), (4, 3), textcoords="offset points", fontsize=8)
+    axis.set_xscale("log")
+    axis.set_xlabel(f"milliseconds for one picture of {side} pixels, one CPU thread")
+    axis.set_ylabel("published ImageNet-1k top-1, %")
+    axis.grid(color="#EEEEEE")
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    torch.set_num_threads(1)
+    torch.manual_seed(SEED)
+    sizes = (64, 128) if quick else SIZES
+    rows = measure(sizes, rounds=1 if quick else 7)
+    show(rows, sizes)
+    home = Path(tempfile.mkdtemp()) if quick else DOCS / "images"
+    draw(rows, sizes[0]).savefig(home / "choosing.png")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    record = {"command": " ".join(["python -m benchmarks.choosing", *sys.argv[1:]]), "commit": commit, "seed": SEED}
+    record |= {"threads": 1, "result": rows}
+    (home / "choosing.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(f"\n{home / 'choosing.png'}")
+
+
+if __name__ == "__main__":
+    main()
