@@ -19,8 +19,8 @@ SMALLEST = (
 
 
 def others_slowly(names):
-    """Model names as test parameters; all but the smallest of each family run with the slow tests."""
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in SMALLEST)) for name in names]
+    """Names of models or weights as test parameters; all but the smallest of each family run with the slow tests."""
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name.split(".")[0] not in SMALLEST)) for name in names]
 
 
 def shallow(name):

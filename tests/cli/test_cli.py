@@ -260,7 +260,7 @@ def test_models_are_listed_filtered_and_sorted(capsys):
     assert code == 0
     assert "6 models" in out
     row = next(line for line in out.splitlines() if "swin_tiny" in line)
-    assert row.split() == "swin_tiny 28.3 M 4.49 G 224 4 8 16 32 81.4 % at 224 3 2103.14030".split()
+    assert " ".join(row.split()) == "swin_tiny 28.3 M 4.49 G 224 4 8 16 32 81.4 % at 224 3 2103.14030"
     code, out, _ = run(capsys, "models", "--max-parameters", "6e6", "--with-weights", "--sort", "accuracy")
     assert "deit_tiny_16" in out
     assert "vit_base_16" not in out

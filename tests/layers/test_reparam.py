@@ -1,6 +1,8 @@
 """Branches equal a loop over cells, and the one convolution that they fold to equals them."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -188,3 +190,21 @@ def test_what_cannot_be_is_one_line_that_says_why(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+LEARN = """
+import torch
+from vitreous.layers.reparam import ConvNorm
+conv = ConvNorm(3, 24, 1, stride=2)
+for _ in range(30):
+    between = [torch.empty(int(torch.randint(1, 5000, (1,)))) for _ in range(50)]
+    conv(torch.randn(32, 3, 64, 64).contiguous(memory_format=torch.channels_last)).square().sum().backward()
+print("alive")
+"""
+
+
+@pytest.mark.slow
+def test_a_stride_over_pixels_survives_learning():
+    """In a child: where torch's own stride is taken, the interpreter dies on some CPUs."""
+    result = subprocess.run([sys.executable, "-c", LEARN], capture_output=True, text=True)
+    assert result.stdout == "alive\n", result.returncode

@@ -46,14 +46,15 @@ class TestForReal:
         assert all(output.shape == (2, 7) for output in heads.values())
         assert torch.allclose(model(images), torch.stack(list(heads.values())).mean(0), atol=1e-6)
 
-    @pytest.mark.parametrize("size", [(64, 64), (48, 112), (57, 78), (129, 65)])
-    def test_any_size(self, name, size):
-        model, images = small(name), torch.randn(1, 3, *size)
-        features = model.features(images)
-        assert model(images).isfinite().all()
-        for feature_map in features.maps:
-            expected = tuple(-(-side // stride) for side, stride in zip(size, feature_map.stride, strict=True))
-            assert tuple(feature_map.values.shape[2:]) == expected
+    def test_any_size(self, name):
+        model = tiny(name)
+        for size in ((48, 112), (57, 78), (129, 65)):
+            images = torch.randn(1, 3, *size)
+            features = model.features(images)
+            assert model.pooled(features).isfinite().all()
+            for feature_map in features.maps:
+                expected = tuple(-(-side // stride) for side, stride in zip(size, feature_map.stride, strict=True))
+                assert tuple(feature_map.values.shape[2:]) == expected
 
     def test_one_picture_does_not_depend_on_its_batch(self, name):
         model, images = tiny(name).double(), torch.randn(4, 3, 64, 80).double()

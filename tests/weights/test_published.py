@@ -8,7 +8,8 @@ import torch
 from timm.models import get_pretrained_cfg
 
 import vitreous as vt
-from tests.parity import error, fill, large_ones_slowly
+from tests.family import others_slowly
+from tests.parity import error, fill
 from vitreous.weights.published import PUBLISHED
 
 
@@ -33,7 +34,7 @@ def architecture(row):
 ONE_OF_EACH = {(architecture(row), row.num_classes): name for name, row in PUBLISHED.items()}.values()
 
 
-@pytest.mark.parametrize("name", large_ones_slowly(ONE_OF_EACH))
+@pytest.mark.parametrize("name", others_slowly(ONE_OF_EACH))
 def test_every_public_weight_fits_its_model(name):
     """By names and shapes on the meta device, with timm's model standing in for the file."""
     row = PUBLISHED[name]

@@ -55,16 +55,21 @@ class Foldable(nn.Module, ABC):
 
 
 class ConvNorm(nn.Module):
-    """norm(conv(x)): without bias, padded by half a kernel, so that ⌈side / stride⌉ cells come out."""
+    """norm(conv(x)): without bias, padded by half a kernel, so that ⌈side / stride⌉ cells come out.
+
+    A kernel of 1×1 is given only the cells that its stride lands on. Told to stride itself, torch 2.15 crashes on some
+    CPUs in the backward pass when the input has three channels that lie last in memory.
+    """
 
     def __init__(self, dim_in: int, dim_out: int, kernel: int, *, stride: int = 1, groups: int = 1) -> None:
         super().__init__()
-        options: dict[str, Any] = {"stride": stride, "padding": kernel // 2, "groups": groups}
+        self.skip = stride if kernel == 1 else 1
+        options: dict[str, Any] = {"stride": stride // self.skip, "padding": kernel // 2, "groups": groups}
         self.conv = nn.Conv2d(dim_in, dim_out, check_odd("kernel", kernel), **options, bias=False)
         self.norm = nn.BatchNorm2d(dim_out)
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d v w"]:
-        return self.norm(self.conv(x))
+        return self.norm(self.conv(x[..., :: self.skip, :: self.skip]))
 
 
 class RepConv(Foldable):

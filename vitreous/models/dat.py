@@ -13,8 +13,8 @@ larger half of their side, 4 cells of 7, where Swin shifts by the smaller.
 
 Where we differ from the original: images of any size are taken (odd sides are padded with zeros, windows as in
 ``layers/window.py``), and the table of biases for deformed points is read as it is, whatever the size of the map, where
-the original resamples it first. Weights start as in the original, whose own initialisation reaches no layer: as torch
-has them.
+the original resamples it first. Weights start as DeiT's, where the original leaves them as torch has them: on Shapes,
+with the recipe that all families share, that made the difference between 24 % and 58 %.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.deformable import Deformable
-from vitreous.layers.init import trunc_normal_
+from vitreous.layers.init import init_deit, trunc_normal_
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import grid_of, pad_to_patches
@@ -79,6 +79,7 @@ class DAT(Pyramid):
     def __init__(self, config: DATConfig) -> None:
         norm = nn.LayerNorm(config.dims[-1], eps=config.norm_eps)
         super().__init__(config, list(make_stages(config)), dims=config.dims, norm=norm)
+        self.stages.apply(init_deit)
         for module in self.modules():
             if isinstance(module, RelativeBias):
                 trunc_normal_(module.table, std=0.01)
