@@ -58,13 +58,14 @@ def run(code, cases):
     assert result.stdout.strip().endswith("done"), result.stderr[-2000:]
 
 
-def test_every_family_exports_with_a_dynamic_batch():
-    run(EXPORT, FAMILIES)
+def test_exports_with_a_dynamic_batch():
+    run(EXPORT, [("vit_tiny_16", {}), ("swin_tiny", {}), ("coatnet_nano_rw", {}), ("fastvit_sa12", {})])
 
 
 @pytest.mark.slow
-def test_every_mixer_and_position_exports_with_a_dynamic_batch():
-    run(EXPORT, [*MIXER_CASES, *POSITIONS])
+@pytest.mark.parametrize("cases", [FAMILIES, MIXER_CASES, POSITIONS], ids=["families", "mixers", "positions"])
+def test_every_family_mixer_and_position_exports_with_a_dynamic_batch(cases):
+    run(EXPORT, cases)
 
 
 @pytest.mark.slow

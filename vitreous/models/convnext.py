@@ -17,7 +17,6 @@ leave out the pixels or cells that remain. The sizes below tiny are timm's.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,13 +27,13 @@ from torch import Tensor, nn
 from vitreous.layers.depthwise import Depthwise
 from vitreous.layers.drop import DropPath
 from vitreous.layers.init import init_convnext
-from vitreous.layers.mixer import Mixer
+from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.norm import LayerScale
-from vitreous.layers.patch import PatchEmbed, grid_of
+from vitreous.layers.patch import PatchEmbed
 from vitreous.layers.position import Grid
-from vitreous.models.base import Features, drop_path_rates
-from vitreous.models.pyramid import Pyramid, Stage, StagedConfig
+from vitreous.models.base import Features
+from vitreous.models.pyramid import Pyramid, StagedConfig, stages_of
 from vitreous.spec import Size
 
 
@@ -97,21 +96,13 @@ class ConvNeXt(Pyramid):
     def __init__(self, config: ConvNeXtConfig) -> None:
         norms: dict[str, nn.Module] = {"tokens": nn.Identity(), "pooled": nn.Identity()}
         norms[config.final_norm] = nn.LayerNorm(config.dims[-1], eps=config.norm_eps)
-        super().__init__(config, list(make_stages(config)), dims=config.dims, norm=norms["tokens"])
+        stages = list(stages_of(config, config.patch_size, make_downsample, make_block))
+        super().__init__(config, stages, dims=config.dims, norm=norms["tokens"])
         self.pooled_norm = norms["pooled"]
         self.stages.apply(init_convnext)
 
     def pooled(self, features: Features) -> Float[Tensor, "b d"]:
         return self.pooled_norm(super().pooled(features))
-
-
-def make_stages(config: ConvNeXtConfig) -> Iterator[Stage]:
-    grid, rates = config.image_size, drop_path_rates(config.drop_path_rate, config.depths)
-    for stage in range(len(config.dims)):
-        stride = (2, 2) if stage else config.patch_size
-        grid = grid_of(grid, stride)
-        blocks = [make_block(config, grid, stage, index, rate) for index, rate in enumerate(rates[stage])]
-        yield Stage(make_downsample(config, stage), blocks, stride=stride)
 
 
 def make_downsample(config: ConvNeXtConfig, stage: int) -> nn.Module:
@@ -125,12 +116,11 @@ def make_downsample(config: ConvNeXtConfig, stage: int) -> nn.Module:
     return nn.Sequential(OrderedDict(parts))
 
 
-def make_block(config: ConvNeXtConfig, grid: Grid, stage: int, index: int, drop_path_rate: float) -> ConvNeXtBlock:
-    dim = config.dims[stage]
+def make_block(config: ConvNeXtConfig, place: Place, drop_path_rate: float) -> ConvNeXtBlock:
     return ConvNeXtBlock(
-        dim,
-        config.mixer.build(config.place(stage, grid, index)),
-        Mlp(dim, round(dim * config.mlp_ratio), drop_rate=config.drop_rate),
+        place.dim,
+        config.mixer.build(place),
+        Mlp(place.dim, round(place.dim * config.mlp_ratio), drop_rate=config.drop_rate),
         norm_eps=config.norm_eps,
         layer_scale=config.layer_scale,
         drop_path_rate=drop_path_rate,

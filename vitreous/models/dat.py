@@ -19,7 +19,6 @@ with the recipe that all families share, that made the difference between 24 % a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from einops import rearrange
@@ -31,11 +30,10 @@ from vitreous.layers.deformable import Deformable
 from vitreous.layers.init import init_deit, trunc_normal_
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.mlp import Mlp
-from vitreous.layers.patch import grid_of, pad_to_patches
+from vitreous.layers.patch import pad_to_patches
 from vitreous.layers.position import Grid, RelativeBias
 from vitreous.layers.window import Cut, WindowAttention
-from vitreous.models.base import drop_path_rates
-from vitreous.models.pyramid import Pyramid, Stage, StagedConfig
+from vitreous.models.pyramid import Pyramid, StagedConfig, stages_of
 from vitreous.spec import Size
 
 
@@ -78,36 +76,27 @@ class DAT(Pyramid):
 
     def __init__(self, config: DATConfig) -> None:
         norm = nn.LayerNorm(config.dims[-1], eps=config.norm_eps)
-        super().__init__(config, list(make_stages(config)), dims=config.dims, norm=norm)
+        stages = list(stages_of(config, config.patch_size, make_downsample, make_block))
+        super().__init__(config, stages, dims=config.dims, norm=norm)
         self.stages.apply(init_deit)
         for module in self.modules():
             if isinstance(module, RelativeBias):
                 trunc_normal_(module.table, std=0.01)
 
 
-def make_stages(config: DATConfig) -> Iterator[Stage]:
-    grid: Grid = config.image_size
-    rates = drop_path_rates(config.drop_path_rate, config.depths)
-    for number, dim in enumerate(config.dims):
-        stride = (2, 2) if number else config.patch_size
-        grid = grid_of(grid, stride)
-        dim_before = config.dims[number - 1] if number else config.num_channels
-        downsample = PatchNorm(stride, dim_before, dim, bias=number == 0, norm_eps=config.norm_eps)
-        yield Stage(downsample, make_blocks(config, number, grid, rates[number]), stride=stride)
+def make_downsample(config: DATConfig, stage: int) -> PatchNorm:
+    dim_before, patch_size = (config.dims[stage - 1], (2, 2)) if stage else (config.num_channels, config.patch_size)
+    return PatchNorm(patch_size, dim_before, config.dims[stage], bias=stage == 0, norm_eps=config.norm_eps)
 
 
-def make_blocks(config: DATConfig, number: int, grid: Grid, rates: Sequence[float]) -> list[PreNormBlock]:
-    dim = config.dims[number]
-    return [
-        PreNormBlock(
-            dim,
-            make_mixer(config, config.place(number, grid, index)),
-            Mlp(dim, round(dim * config.mlp_ratio), drop_rate=config.drop_rate),
-            norm_eps=config.norm_eps,
-            drop_path_rate=rate,
-        )
-        for index, rate in enumerate(rates)
-    ]
+def make_block(config: DATConfig, place: Place, drop_path_rate: float) -> PreNormBlock:
+    return PreNormBlock(
+        place.dim,
+        make_mixer(config, place),
+        Mlp(place.dim, round(place.dim * config.mlp_ratio), drop_rate=config.drop_rate),
+        norm_eps=config.norm_eps,
+        drop_path_rate=drop_path_rate,
+    )
 
 
 def make_mixer(config: DATConfig, place: Place) -> nn.Module:

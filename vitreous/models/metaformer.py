@@ -19,10 +19,8 @@ hidden layer's norm (the authors: 1e-5), and PoolFormer's convolutions too start
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import Any, Literal
 
 from einops import rearrange
@@ -32,15 +30,15 @@ from torch import Tensor, nn
 from vitreous.layers.attention import Full
 from vitreous.layers.block import Block, PreNormBlock
 from vitreous.layers.init import init_convnext
-from vitreous.layers.mixer import Mixer
+from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.mlp import Mlp, StarReLU
 from vitreous.layers.norm import LayerScale, MakeNorm, PictureNorm
-from vitreous.layers.patch import grid_of, pad_to_patches
+from vitreous.layers.patch import pad_to_patches
 from vitreous.layers.pooling import Pool
 from vitreous.layers.position import Grid
 from vitreous.layers.separable import Separable
-from vitreous.models.base import Features, drop_path_rates
-from vitreous.models.pyramid import Pyramid, Stage, StagedConfig
+from vitreous.models.base import Features
+from vitreous.models.pyramid import Pyramid, StagedConfig, stages_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +133,8 @@ class MetaFormer(Pyramid):
             if config.final_norm == "pooled"
             else config.make_norm(bias=True)(dim, eps=config.norm_eps)
         )
-        super().__init__(config, list(make_stages(config)), dims=config.dims, norm=norms["tokens"])
+        stages = list(stages_of(config, (4, 4), make_downsample, make_block))
+        super().__init__(config, stages, dims=config.dims, norm=norms["tokens"])
         self.pooled_norm = norms["pooled"]
         self.stages.apply(init_convnext)
 
@@ -149,30 +148,26 @@ class MetaFormer(Pyramid):
         return HiddenHead(dim, num_classes, hidden_dim=4 * dim, drop_rate=drop_rate).apply(init_convnext)
 
 
-def make_stages(config: MetaFormerConfig) -> Iterator[Stage]:
-    grid, rates = config.image_size, drop_path_rates(config.drop_path_rate, config.depths)
-    for number, (dim_in, dim) in enumerate(pairwise((config.num_channels, *config.dims))):
-        kind, stride, normed_dim = (Downsample, (2, 2), dim_in) if number else (Stem, (4, 4), dim)
-        norm = nn.LayerNorm(normed_dim, eps=config.norm_eps, bias=False) if config.embed_norm else nn.Identity()
-        grid = grid_of(grid, stride)
-        blocks = [make_block(config, number, grid, index, rate) for index, rate in enumerate(rates[number])]
-        yield Stage(kind(dim_in, dim, norm), blocks, stride=stride)
+def make_downsample(config: MetaFormerConfig, stage: int) -> nn.Module:
+    dim_in, dim = (config.num_channels, *config.dims)[stage : stage + 2]
+    kind, normed_dim = (Downsample, dim_in) if stage else (Stem, dim)
+    norm = nn.LayerNorm(normed_dim, eps=config.norm_eps, bias=False) if config.embed_norm else nn.Identity()
+    return kind(dim_in, dim, norm)
 
 
-def make_block(config: MetaFormerConfig, number: int, grid: Grid, index: int, drop_path_rate: float) -> Block:
-    dim = config.dims[number]
-    mixer = Separable() if number < config.num_conv_stages else config.mixer
+def make_block(config: MetaFormerConfig, place: Place, drop_path_rate: float) -> Block:
+    mixer = Separable() if place.stage < config.num_conv_stages else config.mixer
     mlp = Mlp(
-        dim,
-        round(dim * config.mlp_ratio),
+        place.dim,
+        round(place.dim * config.mlp_ratio),
         act=StarReLU if config.mlp == "star_relu" else nn.GELU,
         bias=config.bias,
         drop_rate=config.drop_rate,
     )
-    kind = ScaledBlock if number >= len(config.dims) - config.num_scaled_stages else PreNormBlock
+    kind = ScaledBlock if place.stage >= len(config.dims) - config.num_scaled_stages else PreNormBlock
     return kind(
-        dim,
-        mixer.build(replace(config.place(number, grid, index), proj_bias=config.bias)),
+        place.dim,
+        mixer.build(replace(place, proj_bias=config.bias)),
         mlp,
         norm=config.make_norm(bias=config.bias),
         norm_eps=config.norm_eps,

@@ -10,10 +10,10 @@ own combination of stem, stages and mixers; its rows are the ViT that downsample
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Literal, TypeVar
 
 from einops import rearrange
 from jaxtyping import Float
@@ -79,6 +79,9 @@ class StagedConfig(Config):
         )
 
 
+Staged = TypeVar("Staged", bound=StagedConfig)
+
+
 class Stage(nn.Module):
     """The map before, made coarser and wider by ``downsample`` (map → tokens), then mixed by blocks."""
 
@@ -106,6 +109,24 @@ class Stage(nn.Module):
         for layer in self.layers:
             tokens = layer(tokens, grid)
         return rearrange(self.norm(tokens), "b (y x) d -> b d y x", y=grid[0])
+
+
+def stages_of(
+    config: Staged,
+    patch_size: Size,
+    make_downsample: Callable[[Staged, int], nn.Module],
+    make_block: Callable[[Staged, Place, float], nn.Module],
+) -> Iterator[Stage]:
+    """Stages of which the first cuts the image into patches and every other halves the sides of the one before.
+
+    A paper says how: ``make_downsample(config, stage)`` and ``make_block(config, place, drop_path_rate)``.
+    """
+    grid = config.image_size
+    for stage, rates in enumerate(drop_path_rates(config.drop_path_rate, config.depths)):
+        stride = (2, 2) if stage else patch_size
+        grid = grid_of(grid, stride)
+        blocks = [make_block(config, config.place(stage, grid, index), rate) for index, rate in enumerate(rates)]
+        yield Stage(make_downsample(config, stage), blocks, stride=stride)
 
 
 class Pyramid(Backbone):

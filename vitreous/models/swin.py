@@ -13,7 +13,6 @@ Where we differ from the published code: images of any size are taken, and no ce
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import nn
@@ -21,13 +20,11 @@ from torch import nn
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.downsample import PatchMerging
 from vitreous.layers.init import init_deit
-from vitreous.layers.mixer import Mixer
+from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.mlp import Mlp
-from vitreous.layers.patch import PatchEmbed, grid_of
-from vitreous.layers.position import Grid
+from vitreous.layers.patch import PatchEmbed
 from vitreous.layers.window import Window
-from vitreous.models.base import drop_path_rates
-from vitreous.models.pyramid import Pyramid, Stage, StagedConfig
+from vitreous.models.pyramid import Pyramid, StagedConfig, stages_of
 from vitreous.spec import Size
 
 
@@ -46,17 +43,9 @@ class Swin(Pyramid):
 
     def __init__(self, config: SwinConfig) -> None:
         norm = nn.LayerNorm(config.dims[-1], eps=config.norm_eps)
-        super().__init__(config, list(make_stages(config)), dims=config.dims, norm=norm)
+        stages = list(stages_of(config, config.patch_size, make_downsample, make_block))
+        super().__init__(config, stages, dims=config.dims, norm=norm)
         self.stages.apply(init_deit)
-
-
-def make_stages(config: SwinConfig) -> Iterator[Stage]:
-    grid, rates = config.image_size, drop_path_rates(config.drop_path_rate, config.depths)
-    for stage in range(len(config.dims)):
-        stride = (2, 2) if stage else config.patch_size
-        grid = grid_of(grid, stride)
-        blocks = [make_block(config, grid, stage, index, rate) for index, rate in enumerate(rates[stage])]
-        yield Stage(make_downsample(config, stage), blocks, stride=stride)
 
 
 def make_downsample(config: SwinConfig, stage: int) -> nn.Module:
@@ -71,12 +60,11 @@ def make_downsample(config: SwinConfig, stage: int) -> nn.Module:
     return nn.Sequential(OrderedDict(parts))
 
 
-def make_block(config: SwinConfig, grid: Grid, stage: int, index: int, drop_path_rate: float) -> PreNormBlock:
-    dim = config.dims[stage]
+def make_block(config: SwinConfig, place: Place, drop_path_rate: float) -> PreNormBlock:
     return PreNormBlock(
-        dim,
-        config.mixer.build(config.place(stage, grid, index)),
-        Mlp(dim, round(dim * config.mlp_ratio), drop_rate=config.drop_rate),
+        place.dim,
+        config.mixer.build(place),
+        Mlp(place.dim, round(place.dim * config.mlp_ratio), drop_rate=config.drop_rate),
         norm_eps=config.norm_eps,
         drop_path_rate=drop_path_rate,
     )

@@ -58,7 +58,7 @@ SHRUNK: dict[str, Config] = {
     "FastViT": FastViTConfig(dims=(24, 48, 96, 192), depths=DEPTHS, num_attention_stages=1),
     "PoolFormer": POOLFORMER.override(dims=DIMS, depths=DEPTHS, num_heads=HEADS),
     "ConvFormer": CONVFORMER.override(dims=DIMS, depths=DEPTHS, num_heads=HEADS),
-    "CAFormer": CAFORMER.override(dims=DIMS, depths=DEPTHS, num_heads=HEADS),
+    "CAFormer": CAFORMER.override(dims=DIMS, depths=DEPTHS, num_heads=HEADS, hidden_head=False),  # it dies at this rate
     "MobileViT": MobileViTConfig(
         dims=(16, 32, 48, 64, 96), depths=(1, 1, 1, 2, 1), mixer_dims=DIMS[1:], num_heads=HEADS[1:], final_dim=256
     ),

@@ -19,6 +19,7 @@ from torch import Tensor
 from vitreous.models.base import Backbone
 
 Name = str | tuple[str, ...]
+Names = tuple[tuple[str, str], ...]
 WORDS = {"i": r"\d+", "j": r"\d+", "p": "weight|bias", "rest": r"\S+"}
 
 #: The file with the key maps of a model, by the module that defines the model.
@@ -101,7 +102,18 @@ class KeyMap:
             result.tensors[ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
             result.origin[ours] = " + ".join(keys)
         complete(result.tensors)
+        for name, tensor in result.tensors.items():
+            result.tensors[name] = self.as_ours(name, tensor)
         return result
+
+    def as_ours(self, name: str, tensor: Tensor) -> Tensor:
+        """What lies under one of our names, laid out as ours; a family whose papers do otherwise says how."""
+        return tensor
+
+
+def below(ours: str, theirs: str, names: Names) -> Names:
+    """The same names of something that stands below these."""
+    return tuple((f"{ours}.{mine}", f"{theirs}.{other}") for mine, other in names)
 
 
 def complete(tensors: dict[str, Tensor]) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from einops import rearrange
 from torch import Tensor
 
 from vitreous.models.coatnet import CoAtNetConfig
-from vitreous.weights.keymaps import KeyMap, Translation
+from vitreous.weights.keymaps import KeyMap
 
 OURS = "stages.{stage}.{i}"
 CONV, ATTENTION = (f"stages.(?P<stage>[{numbers}]).blocks.{{i}}" for numbers in ("01", "23"))
@@ -56,14 +55,9 @@ class MapAttentionKeyMap(KeyMap):
 
     head_dim: int = 32
 
-    def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
-        result = super().translate(theirs)
-        for name, tensor in result.tensors.items():
-            if name.startswith(("stages.2.", "stages.3.")):
-                result.tensors[name] = self.as_ours(name, tensor)
-        return result
-
     def as_ours(self, name: str, tensor: Tensor) -> Tensor:
+        if not name.startswith(("stages.2.", "stages.3.")):
+            return tensor
         if tensor.ndim == 4 and tensor.shape[2:] == (1, 1):
             tensor = tensor.flatten(1)
         if "qkv" in name and tensor.ndim and len(tensor) % (3 * self.head_dim) == 0:

@@ -7,15 +7,12 @@ scale of a block as a map of one cell; both are flattened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from vitreous.models.convnext import ConvNeXtConfig
-from vitreous.weights.keymaps import KeyMap, Translation
-
-Names = tuple[tuple[str, str], ...]
+from vitreous.weights.keymaps import KeyMap, Names, below
 
 STEM: Names = (("embed.proj.{p}", "0.{p}"), ("norm.{p}", "1.{p}"))
 STEP: Names = (("norm.{p}", "0.{p}"), ("embed.proj.{p}", "1.{p}"))
@@ -47,18 +44,10 @@ TORCHVISION_BLOCK: Names = (
 class FlatteningKeyMap(KeyMap):
     """What others keep as convolutions of 1×1 and maps of one cell becomes matrices and vectors."""
 
-    def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
-        result = super().translate(theirs)
-        for name, tensor in result.tensors.items():
-            if ".mlp." in name and tensor.shape[2:] == (1, 1):
-                result.tensors[name] = tensor.flatten(1)
-            elif name.endswith("gamma") and tensor.shape[1:] == (1, 1):
-                result.tensors[name] = tensor.flatten()
-        return result
-
-
-def below(ours: str, theirs: str, pairs: Names) -> Names:
-    return tuple((f"{ours}.{mine}", f"{theirs}.{other}") for mine, other in pairs)
+    def as_ours(self, name: str, tensor: Tensor) -> Tensor:
+        if ".mlp." in name and tensor.shape[2:] == (1, 1):
+            return tensor.flatten(1)
+        return tensor.flatten() if name.endswith("gamma") and tensor.shape[1:] == (1, 1) else tensor
 
 
 TIMM = FlatteningKeyMap(

@@ -6,15 +6,12 @@ blocks before it and behind it apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from vitreous.models.efficientformer import EfficientFormerConfig
-from vitreous.weights.keymaps import KeyMap, Translation
-
-Names = tuple[tuple[str, str], ...]
+from vitreous.weights.keymaps import KeyMap, Names, below
 
 #: Blocks on maps have some of these, blocks on tokens have all.
 BLOCK: Names = (
@@ -45,16 +42,8 @@ TRANSFORMERS_BLOCK: Names = (
 class DistanceKeyMap(KeyMap):
     """Their tables of biases have a row for each head, ours one for each distance."""
 
-    def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
-        result = super().translate(theirs)
-        for name, tensor in result.tensors.items():
-            if name.endswith(".relative.table") and tensor.ndim == 3:
-                result.tensors[name] = tensor.transpose(1, 2)
-        return result
-
-
-def below(ours: str, theirs: str, names: Names) -> Names:
-    return tuple((f"{ours}.{a}", f"{theirs}.{b}") for a, b in names)
+    def as_ours(self, name: str, tensor: Tensor) -> Tensor:
+        return tensor.transpose(1, 2) if name.endswith(".relative.table") and tensor.ndim == 3 else tensor
 
 
 def stem_names(conv1: str, norm1: str, conv2: str, norm2: str) -> Names:

@@ -6,15 +6,12 @@ axes of a map.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from vitreous.models.fastvit import FastViTConfig
-from vitreous.weights.keymaps import KeyMap, Translation
-
-Names = tuple[tuple[str, str], ...]
+from vitreous.weights.keymaps import KeyMap, Names
 
 #: A sum of branches as MobileOne names it, or the one convolution that it folds to.
 REP: Names = (
@@ -77,12 +74,8 @@ def stage_names(stage: int, *, downsample: str, position: str, blocks: str) -> N
 
 @dataclass(frozen=True)
 class MapKeyMap(KeyMap):
-    def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
-        result = super().translate(theirs)
-        for name, tensor in result.tensors.items():
-            if name.endswith(".gamma"):
-                result.tensors[name] = tensor.flatten()
-        return result
+    def as_ours(self, name: str, tensor: Tensor) -> Tensor:
+        return tensor.flatten() if name.endswith(".gamma") else tensor
 
 
 def timm(num_stages: int) -> KeyMap:

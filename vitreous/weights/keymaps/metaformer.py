@@ -6,15 +6,12 @@ timm keep matrices as convolutions of 1×1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from vitreous.models.metaformer import MetaFormerConfig
-from vitreous.weights.keymaps import KeyMap, Translation
-
-Names = tuple[tuple[str, str], ...]
+from vitreous.weights.keymaps import KeyMap, Names, below
 
 PREFIX = r"module\.|backbone\."
 OURS = "stages.{i}.layers.{j}"
@@ -43,16 +40,8 @@ TRANSFORMERS_BLOCK: Names = (
 class MatrixKeyMap(KeyMap):
     """What others keep as convolutions of 1×1 becomes matrices."""
 
-    def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
-        result = super().translate(theirs)
-        for name, tensor in result.tensors.items():
-            if tensor.shape[2:] == (1, 1) and "depthwise" not in name:
-                result.tensors[name] = tensor.flatten(1)
-        return result
-
-
-def below(ours: str, theirs: str, pairs: Names) -> Names:
-    return tuple((f"{ours}.{our_part}", f"{theirs}.{their_part}") for our_part, their_part in pairs)
+    def as_ours(self, name: str, tensor: Tensor) -> Tensor:
+        return tensor.flatten(1) if tensor.shape[2:] == (1, 1) and "depthwise" not in name else tensor
 
 
 def timm(norm: str) -> KeyMap:
