@@ -86,7 +86,7 @@ def show(model: Name) -> None:
     find_config(model)
     one = entry(model)
     made = anatomy(model)
-    out.print(f"[bold]{one.name}[/bold]  {one.paper.family}: {one.paper.title} ({one.paper})\n")
+    out.print(f"[bold]{one.name}[/bold]  {one.paper.title} ({one.paper})\n")
     print_fitting(stages(made))
     if one.weights:
         out.print("Public weights: " + ", ".join(f"{one.name}.{tag}" for tag in one.weights))
