@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("home", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--cifar10", default="", metavar="FOLDER")
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     data = "_cifar10" if asked.cifar10 else ""
     record = FIGURES / f"family{data}.json"
     rows = {item["name"]: item for item in json.loads(record.read_text())} if record.exists() else {}

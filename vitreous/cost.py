@@ -248,7 +248,7 @@ def conv(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
 
 def whiten(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
     assert isinstance(module, Whiten)
-    return Bill(output.numel() // 2 * module.filters[0].numel())
+    return Bill(output.numel() // 2 * 4 * module.num_channels)
 
 
 def layer_norm(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:

@@ -71,7 +71,7 @@ def test_whitened_pixels_are_uncorrelated_in_smooth_pictures():
     torch.manual_seed(0)
     pictures = F.avg_pool2d(torch.randn(64, 3, 36, 36), 5, stride=1) * 3 + 1
     whiten = Whiten(3)
-    kernels = whiten.filters.flatten(1)
+    kernels = whiten.filters(pictures).flatten(1)
     torch.testing.assert_close(kernels @ kernels.T, torch.eye(12))
     before = torch.corrcoef(F.unfold(pictures, 2).transpose(0, 1).flatten(1))
     inner = whiten(pictures)[:, :, :-1, :-1]

@@ -57,10 +57,11 @@ def test_muon_takes_the_inner_matrices():
 
 
 def test_muon_reads_convolutions_as_matrices():
-    model = small(stem="residual")
-    kinds = {name: kind for name, (_, _, kind) in groups_of(model, optimiser="muon").items()}
-    assert kinds["stem.stages.1.widen.weight"] == "Muon"
-    assert kinds["stem.stages.0.widen.weight"] == "AdamW", "it sees pixels"
+    kinds = {name: kind for name, (_, _, kind) in groups_of(small(stem="conv"), optimiser="muon").items()}
+    assert kinds["stem.convs.1.0.weight"] == "Muon"
+    assert kinds["stem.convs.0.0.weight"] == "AdamW", "it sees pixels"
+    kinds = {name: kind for name, (_, _, kind) in groups_of(small(stem="residual"), optimiser="muon").items()}
+    assert kinds["stem.stages.0.widen.weight"] == "Muon", "it sees them whitened"
 
 
 @pytest.mark.parametrize("shape", [(16, 48), (48, 16), (8, 4, 3, 3)])

@@ -81,26 +81,26 @@ class Whiten(nn.Module):
     the data). Both signs go through GELU, so that no direction is lost: 8 channels for every one.
     """
 
-    filters: Tensor
-
     def __init__(self, num_channels: int) -> None:
         super().__init__()
-        square, colours = cosines(2), cosines(num_channels)
-        filters = torch.einsum("kc,vy,wx->kvwcyx", colours, square, square).flatten(0, 2)
-        self.register_buffer("filters", filters, persistent=False)
-        self.norm = nn.BatchNorm2d(len(filters), affine=False)
+        self.num_channels = num_channels
+        self.norm = nn.BatchNorm2d(4 * num_channels, affine=False)
         self.act = nn.GELU()
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d y x"]:
         padded = F.pad(images, (0, 1, 0, 1), mode="replicate")
-        x = self.norm(F.conv2d(padded, self.filters.to(images.dtype)))
+        x = self.norm(F.conv2d(padded, self.filters(images)))
         return self.act(torch.cat([x, -x], dim=1))
 
+    def filters(self, like: Tensor) -> Float[Tensor, "k c 2 2"]:
+        square, colours = cosines(2, like), cosines(self.num_channels, like)
+        return torch.einsum("kc,vy,wx->kvwcyx", colours, square, square).flatten(0, 2)
 
-def cosines(size: int) -> Float[Tensor, "k n"]:
+
+def cosines(size: int, like: Tensor) -> Float[Tensor, "k n"]:
     """The orthonormal basis of the cosine transform: the mean first, then ever faster waves."""
-    places, waves = torch.arange(size) + 0.5, torch.arange(size)[:, None]
-    basis = torch.cos(math.pi / size * waves * places)
+    waves = torch.arange(size, device=like.device, dtype=like.dtype)
+    basis = torch.cos(math.pi / size * waves[:, None] * (waves + 0.5))
     return basis / basis.norm(dim=1, keepdim=True)
 
 
