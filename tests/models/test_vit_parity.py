@@ -20,8 +20,10 @@ from tests.parity import (
 from vitreous.layers import position
 from vitreous.models.vit import SIZES
 
+TINY_FIRST = ["tiny", *(pytest.param(size, marks=pytest.mark.slow) for size in ("small", "base"))]
 
-@pytest.mark.parametrize("size", ["tiny", "small", "base"])
+
+@pytest.mark.parametrize("size", TINY_FIRST)
 def test_timm(size):
     theirs = fill(timm.create_model(f"vit_{size}_patch16_224"))
     same(vt.create_model(f"vit_{size}_16"), theirs, torch.randn(1, 3, 224, 224))
@@ -81,13 +83,13 @@ def test_timm_tanh_gelu_and_no_qkv_bias():
     same(vt.create_model("vit_tiny_16", qkv_bias=False, mlp="gelu_tanh", depth=4), theirs, torch.randn(1, 3, 224, 224))
 
 
-@pytest.mark.parametrize("size", ["tiny", "small", "base"])
+@pytest.mark.parametrize("size", TINY_FIRST)
 def test_timm_deit(size):
     theirs = fill(timm.create_model(f"deit_{size}_patch16_224"))
     same(vt.create_model(f"deit_{size}_16"), theirs, torch.randn(1, 3, 224, 224), every_block=size == "tiny")
 
 
-@pytest.mark.parametrize("size", ["tiny", "small", "base"])
+@pytest.mark.parametrize("size", TINY_FIRST)
 def test_timm_deit_distilled_averages_both_heads(size):
     theirs = fill(timm.create_model(f"deit_{size}_distilled_patch16_224"))
     ours = vt.create_model(f"deit_{size}_distilled_16")
@@ -128,7 +130,7 @@ def hf_shape(size):
     }
 
 
-@pytest.mark.parametrize("size", ["tiny", "small", "base"])
+@pytest.mark.parametrize("size", TINY_FIRST)
 def test_transformers_vit(size):
     config = transformers.ViTConfig(**hf_shape(size))
     theirs = Logits(fill(transformers.ViTForImageClassification(config)))
@@ -150,7 +152,7 @@ def test_transformers_vit_positions_resized_to_non_square():
         assert error(ours(images), theirs(images)) < TOLERANCE
 
 
-@pytest.mark.parametrize("size", ["tiny", "small", "base"])
+@pytest.mark.parametrize("size", TINY_FIRST)
 def test_transformers_deit_distilled(size):
     config = transformers.DeiTConfig(**hf_shape(size))
     theirs = Logits(fill(transformers.DeiTForImageClassificationWithTeacher(config)))
@@ -213,7 +215,7 @@ def test_transformers_names_of_version_4():
         assert error(ours(images), theirs(images).logits) < TOLERANCE
 
 
-@pytest.mark.parametrize("size", ["tiny", "small", "base"])
+@pytest.mark.parametrize("size", TINY_FIRST)
 def test_torchvision(size):
     config = SIZES[size]
     theirs = fill(
