@@ -291,13 +291,13 @@ def accuracy_table(points: list[tuple[Accuracy, int]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(home: Path = DOCS) -> None:
     rows = {name: anatomy(name) for name in ROWS}
     points = [(row, vt.cost(row.model, row.pixels).macs) for row in PUBLISHED_ACCURACY]
-    images = DOCS / "images"
+    images = home / "images"
     draw_map(rows).savefig(images / "map.png")
     draw_accuracy(points).savefig(images / "accuracy.png")
-    (DOCS / "map.md").write_text(PAGE.format(stages=stage_table(rows), accuracy=accuracy_table(points)))
+    (home / "map.md").write_text(PAGE.format(stages=stage_table(rows), accuracy=accuracy_table(points)))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=DOCS)
     record = {"command": "python docs/map.py", "commit": commit.stdout.strip(), "seed": None, "threads": None}
     for name, result in (
