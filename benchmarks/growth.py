@@ -70,6 +70,9 @@ def measure(sides: Sequence[int], rounds: int) -> Results:
 
 
 def slope(sides: Sequence[int], values: Sequence[float]) -> float:
+    """Of what costs nothing: 0."""
+    if not all(values):
+        return 0.0
     upper = len(sides) // 2
     return float(np.polyfit(2 * np.log(sides[upper:]), np.log(values[upper:]), 1)[0])
 
@@ -101,24 +104,24 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
         axes.set_xticks(tokens, [f"{side}²" for side in record["sides"]])
         axes.set_xticks([], minor=True)
         axes.spines[["top", "right"]].set_visible(False)
-        draw_lines(axes, tokens, {name: row[unit] for name, row in results.items()})
-        label_ends(
-            axes, tokens[-1], {name: (row[unit][-1], record["slopes"][name][unit]) for name, row in results.items()}
-        )
+        shown = {name: row[unit] for name, row in results.items() if all(row[unit])}
+        draw_lines(axes, tokens, shown)
+        label_ends(axes, tokens[-1], {name: (row[-1], record["slopes"][name][unit]) for name, row in shown.items()})
     figure.suptitle("One mixer over grids of growing size; in brackets the slope over the upper half of the grids")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
 
 
-def colour(index: int) -> str | tuple[float, ...]:
+def colour(name: str) -> str | tuple[float, ...]:
     """The first mixer is full attention, against which the others are seen."""
+    index = list(MIXERS).index(name)
     tones = colormaps["tab20"].colors
     return (*tones[::2], *tones[1::2])[(index - 1) % 20] if index else "black"
 
 
 def draw_lines(axes: Axes, tokens: Sequence[int], lines: Mapping[str, Sequence[float]]) -> None:
-    for index, values in enumerate(lines.values()):
-        axes.plot(tokens, values, marker="o", markersize=3, linewidth=1.3, color=colour(index))
+    for name, values in lines.items():
+        axes.plot(tokens, values, marker="o", markersize=3, linewidth=1.3, color=colour(name))
     start = min(values[0] for values in lines.values()) / 2
     for power, name in ((1, "n"), (2, "n²")):
         growth = [start * (count / tokens[0]) ** power for count in tokens]
@@ -131,7 +134,7 @@ def label_ends(axes: Axes, last: int, ends: Mapping[str, tuple[float, float]]) -
     low, high = np.log(axes.get_ylim())
     order = sorted(ends, key=lambda name: ends[name][0])
     heights = moved_apart([(np.log(ends[name][0]) - low) / (high - low) for name in order], gap=0.04)
-    colours = {name: colour(index) for index, name in enumerate(ends)}
+    colours = {name: colour(name) for name in ends}
     for name, height in zip(order, heights, strict=True):
         value, slope = ends[name]
         axes.annotate(

@@ -158,7 +158,7 @@ def height_of(part: Part) -> float:
 
 def top1(name: str) -> str:
     """Learnt from ImageNet-1k alone, if published; a dagger where a teacher helped, a star where more pictures did."""
-    own = {row.data: row for row in PUBLISHED_ACCURACY if row.model == name}
+    own = {row.data: row for row in PUBLISHED_ACCURACY if row.model == name and is_smallest(row)}
     for data, mark in (("in1k", ""), ("in1k, distilled", "†"), ("in21k", "*")):
         if data in own:
             return f"{own[data].top1:.1f} %{mark}"  # type: ignore[index]
@@ -168,6 +168,7 @@ def top1(name: str) -> str:
 def draw_accuracy(points: list[tuple[Accuracy, int]]) -> Figure:
     """Published top-1 over MACs; a line joins the sizes of a family."""
     figure = Figure(figsize=(15, 8), dpi=100, layout="constrained")
+    points = [(row, macs) for row, macs in points if is_smallest(row)]
     left, right = figure.subplots(1, 2, sharey=True)
     for axis, kinds, title in (
         (left, ("in1k", "in1k, distilled"), "learnt from ImageNet-1k"),
@@ -205,6 +206,11 @@ def draw_lines(axis: Axes, points: list[tuple[Accuracy, int]]) -> None:
         axis.plot(x, y, style, marker="o", markersize=5, color=colour, markerfacecolor=face, linewidth=1.2)
         labels.append((y[-1], x[-1], family + (", teacher" if data == "in1k, distilled" else ""), colour))
     spread(axis, labels)
+
+
+def is_smallest(row: Accuracy) -> bool:
+    """The same model tested on larger pictures stands in the table only."""
+    return row.pixels == min(r.pixels for r in PUBLISHED_ACCURACY if (r.model, r.data) == (row.model, row.data))
 
 
 def line_of(row: Accuracy) -> str:
@@ -261,8 +267,8 @@ What to look for:
 ![published accuracy over multiply-accumulates](images/accuracy.png)
 
 Published numbers, measured by the author of timm on public weights or by the models' authors, each at the size it was
-tested at; the table has data, resolution and source of every point. Training recipes differ between the papers, and
-that alone is worth points: the dots compare published models, not ideas.
+tested at (the smallest, where there are several); the table has data, resolution and source of every point. Training
+recipes differ between the papers, and that alone is worth points: the dots compare published models, not ideas.
 
 ## In numbers
 
@@ -275,7 +281,7 @@ that alone is worth points: the dots compare published models, not ideas.
 
 
 def stage_table(rows: dict[str, Anatomy]) -> str:
-    lines = ["| model | stage | blocks | comes out | parameters | MACs |", "|---|---|---|---|---:|---:|"]
+    lines = ["| model | part | blocks | comes out | parameters | MACs |", "|---|---|---|---|---:|---:|"]
     for name, made in rows.items():
         for number, part in enumerate(stages(made), start=1):
             cells = (blocks(part).replace("|", "or"), shape(part), count(part.parameters), count(part.macs))

@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 from vitreous.models import MODELS
 from vitreous.models.papers import Paper, paper_of
-from vitreous.options import did_you_mean
 from vitreous.spec import Size
 from vitreous.weights.accuracy import Accuracy, best
 from vitreous.weights.published import PUBLISHED
@@ -36,7 +35,7 @@ class Entry:
     image_size: Size
     strides: tuple[int, ...]  # of its maps, in pixels
     weights: tuple[str, ...]  # tags of public weights, each loadable as name.tag
-    accuracy: Accuracy | None  # the best published
+    accuracy: Accuracy | None  # the best of those in weights/accuracy.py
 
 
 def catalogue(
@@ -52,14 +51,13 @@ def catalogue(
 
     >>> [entry.name for entry in catalogue(max_parameters=6e6, with_weights=True, order="accuracy")]
     """
+    if order not in KEYS:
+        raise ValueError(f"order must be one of {', '.join(KEYS)}, got {order!r}")
     found = [entry(name) for name in MODELS if fnmatch.fnmatchcase(name, pattern)]
     if family:
         families = {one.paper.family.lower(): one.paper.family for one in map(entry, MODELS)}
         if family.lower() not in families:
-            known = ", ".join(families.values())
-            raise ValueError(
-                f"there is no family {family!r}{did_you_mean(family.lower(), families)}; there are {known}"
-            )
+            raise ValueError(f"there is no family {family!r}; there are {', '.join(families.values())}")
         found = [one for one in found if one.paper.family.lower() == family.lower()]
     return sorted(
         (

@@ -208,3 +208,11 @@ def test_a_stride_over_pixels_survives_learning():
     """In a child: where torch's own stride is taken, the interpreter dies on some CPUs."""
     result = subprocess.run([sys.executable, "-c", LEARN], capture_output=True, text=True)
     assert result.stdout == "alive\n", result.returncode
+
+
+def test_a_folded_model_rests_and_what_was_frozen_stays_frozen():
+    model = vt.create_model("fastvit_t8", image_size=64, num_classes=3, depths=(1, 1, 1, 1)).requires_grad_(False)
+    folded = vt.fold(model)
+    assert not any(module.training for module in folded.modules())
+    assert not any(parameter.requires_grad for parameter in folded.parameters())
+    assert any(parameter.requires_grad for parameter in vt.fold(model.requires_grad_(True)).parameters())

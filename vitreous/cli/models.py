@@ -49,8 +49,8 @@ def models(
 
 
 LEGEND = (
-    "[dim]MACs for one image of that size; 1 MAC is 2 FLOPs. Top-1: the best published on ImageNet-1k, with the pixels "
-    "it was tested at; * after learning from more than ImageNet-1k's million pictures, † from a teacher. "
+    "[dim]MACs for one image of that size; 1 MAC is 2 FLOPs. Top-1: the best known here on ImageNet-1k, with the "
+    "pixels it was tested at; * after learning from more than ImageNet-1k's million pictures, † from a teacher. "
     "vitreous models show MODEL: its stages, and the names of its weights.[/dim]"
 )
 MARKS = {"in1k": " ", "in21k": "*", "in1k, distilled": "†"}

@@ -50,7 +50,8 @@ class Foldable(nn.Module, ABC):
         dim_out, dim_in, kernel, _ = weight.shape
         options: dict[str, Any] = {"stride": self.stride, "padding": kernel // 2, "groups": self.groups}
         conv = nn.Conv2d(dim_in * self.groups, dim_out, kernel, **options, device="meta")  # draws no random weights
-        conv.weight, conv.bias = nn.Parameter(weight), nn.Parameter(bias)
+        learns = any(parameter.requires_grad for parameter in self.parameters())
+        conv.weight, conv.bias = nn.Parameter(weight, requires_grad=learns), nn.Parameter(bias, requires_grad=learns)
         return conv
 
 
@@ -189,7 +190,7 @@ def fold(model: Model) -> Model:
 
     It computes the same with fewer and larger steps. Its config says so, and it is saved and loaded like any other.
     """
-    folded = copy.deepcopy(model).eval()
+    folded = copy.deepcopy(model)
     if isinstance(model, Foldable) or not fold_(folded):
         raise ValueError(
             f"there is nothing to fold inside this {type(model).__name__}: it is folded already, "
@@ -197,7 +198,7 @@ def fold(model: Model) -> Model:
         )
     if isinstance(getattr(model, "config", None), Options):
         vars(folded)["config"] = say_folded(model.config)
-    return folded
+    return folded.eval()
 
 
 def fold_(module: nn.Module) -> int:

@@ -231,7 +231,7 @@ def make_mixer(config: FastViTConfig, stage: int, grid: Grid, index: int) -> nn.
 def make_expand(dim_in: int, dim: int) -> nn.Sequential:
     parts: dict[str, nn.Module] = {
         "conv": mobile_conv(dim_in, dim, 3, groups=dim_in),
-        "squeeze": SqueezeExcite(dim, dim // 16, act="relu"),
+        "squeeze": SqueezeExcite(dim, max(1, dim // 16), act="relu"),
         "act": nn.GELU(),
     }
     return nn.Sequential(OrderedDict(parts))

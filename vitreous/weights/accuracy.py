@@ -73,13 +73,33 @@ PUBLISHED_ACCURACY: list[Accuracy] = [
     *rows("in21k", 224, "timm", coatnet_2_rw=86.568, convformer_s18=83.738, convformer_s36=85.414),
     *rows("in21k", 224, "timm", convformer_m36=86.146, convformer_b36=86.998, caformer_s18=84.076),
     *rows("in21k", 224, "timm", caformer_s36=85.792, caformer_m36=86.594, caformer_b36=87.422),
-    *rows("in21k", 288, "timm", convnext_small=85.262, convnext_base=86.274, convnext_large=87.026),
+    *rows("in21k", 288, "timm", convnext_small=85.330, convnext_base=86.274, convnext_large=87.026),
     *rows("in21k", 288, "timm", convnext_xlarge=87.330),
     *rows("in21k", 384, "timm", vit_base_r50_s16=84.976, swin_base_384=86.438, swin_large_384=87.132),
+    *rows("in1k", 384, "timm", convformer_s18=84.402, convformer_s36=85.378, convformer_m36=85.580),
+    *rows("in1k", 384, "timm", convformer_b36=85.742, caformer_s18=85.026, caformer_s36=85.740),
+    *rows("in1k", 384, "timm", caformer_m36=86.166, caformer_b36=86.408, deit_base_16=83.106),
+    *rows("in1k, distilled", 224, "timm", xcit_nano_12_8=76.332, xcit_tiny_12_8=81.212, xcit_small_12_8=84.236),
+    *rows("in1k, distilled", 224, "timm", xcit_tiny_24_8=82.566, xcit_small_24_8=84.868, xcit_medium_24_8=85.074),
+    *rows("in1k, distilled", 224, "timm", xcit_large_24_8=85.402),
+    *rows("in1k, distilled", 384, "timm", xcit_nano_12_16=75.458, xcit_tiny_12_16=80.938, xcit_small_12_16=84.712),
+    *rows("in1k, distilled", 384, "timm", xcit_tiny_24_16=82.570, xcit_small_24_16=85.090, xcit_medium_24_16=85.422),
+    *rows("in1k, distilled", 384, "timm", xcit_large_24_16=85.754, xcit_nano_12_8=77.820, xcit_tiny_12_8=82.388),
+    *rows("in1k, distilled", 384, "timm", xcit_small_12_8=85.078, xcit_tiny_24_8=83.746, xcit_small_24_8=85.554),
+    *rows("in1k, distilled", 384, "timm", xcit_medium_24_8=85.816, xcit_large_24_8=85.996),
+    *rows("in1k, distilled", 384, "timm", deit_base_distilled_16=85.426),
+    *rows("in21k", 288, "timm", convnext_nano=82.862, convnext_tiny=84.450),
+    *rows("in21k", 384, "timm", vit_tiny_16=78.424, vit_small_16=83.802, vit_base_16=85.996, vit_large_16=87.084),
+    *rows("in21k", 384, "timm", vit_small_32=80.486, vit_base_32=83.350, vit_large_32=81.510),
+    *rows("in21k", 384, "timm", vit_tiny_r_s16=75.962, vit_small_r26_s32=84.048, vit_large_r50_s32=86.182),
+    *rows("in21k", 384, "timm", convnext_tiny=85.122, convnext_small=86.182, convnext_base=86.796),
+    *rows("in21k", 384, "timm", convnext_large=87.472, convnext_xlarge=87.752, convformer_s18=84.998),
+    *rows("in21k", 384, "timm", convformer_s36=86.378, convformer_m36=86.892, convformer_b36=87.602),
+    *rows("in21k", 384, "timm", caformer_s18=85.414, caformer_s36=86.856, caformer_m36=87.450, caformer_b36=88.058),
     *rows("in21k", 384, "microsoft/CvT", cvt_13=83.3, cvt_21=84.9, cvt_w24=87.6),
 ]
 
 
 def best(model: str) -> Accuracy | None:
-    """The highest published for a model, whatever it learnt from."""
+    """The highest of those above for a model, whatever it learnt from."""
     return max((row for row in PUBLISHED_ACCURACY if row.model == model), key=lambda row: row.top1, default=None)
