@@ -42,7 +42,7 @@ from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid
-from vitreous.models.base import Backbone, Config, FeatureMap, Features, check_stages, classifier, drop_path_rates
+from vitreous.models.base import Backbone, Config, FeatureMap, Features, check_stages, drop_path_rates
 from vitreous.spec import Size
 
 NUM_CONV_STAGES, NUM_MIXER_STAGES = 2, 3
@@ -151,7 +151,7 @@ class MobileViT(Backbone):
         self.final = conv_norm(config.dims[-1], config.final_dim, 1)
         for start in (init_efficient, init_deit):
             self.apply(start)
-        self.head = classifier(config.final_dim, config.num_classes)
+        self.head = self.make_head(config.num_classes)
 
     def features(self, images: Float[Tensor, "b c y x"]) -> Features:
         self.check_images(images, smallest=(1, 1))

@@ -1,4 +1,4 @@
-"""CIFAR-10 on a CPU: a small ViT behind a residual convolutional stem, for half an hour on two cores.
+"""CIFAR-10 on a CPU: a small ViT behind a residual convolutional stem.
 
     vitreous train cifar10_vit --data FOLDER/WITH/CIFAR
 
