@@ -10,19 +10,17 @@ The models take turns, and the least of several rounds counts.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 
 import vitreous as vt
+from benchmarks.growth import moved_apart
 from benchmarks.interleave import interleave
+from benchmarks.record import write_record
 from vitreous.weights.accuracy import PUBLISHED_ACCURACY
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -90,11 +88,8 @@ def draw(rows: list[dict[str, Any]], side: int) -> Figure:
     figure = Figure(figsize=(13, 6), dpi=100, layout="constrained")
     for axis, names in zip(figure.subplots(1, 2), (SMALL, MEDIUM), strict=True):
         shown = sorted((row for row in rows if row["model"] in names and row["top1"]), key=lambda row: row["top1"])
-        heights = np.array([row["top1"] for row in shown])
-        for _ in range(300):
-            overlap = np.maximum(0, 0.034 * np.ptp(heights) - np.diff(heights)) / 2
-            heights[:-1] -= overlap
-            heights[1:] += overlap
+        accuracies = [row["top1"] for row in shown]
+        heights = moved_apart(accuracies, gap=0.034 * (accuracies[-1] - accuracies[0]))
         for row, height in zip(shown, heights, strict=True):
             x = 1e3 * row["seconds"][side]
             axis.plot(
@@ -124,10 +119,7 @@ def main() -> None:
     show(rows, sizes)
     home = Path(tempfile.mkdtemp()) if quick else DOCS / "images"
     draw(rows, sizes[0]).savefig(home / "choosing.png")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    record = {"command": " ".join(["python -m benchmarks.choosing", *sys.argv[1:]]), "commit": commit, "seed": SEED}
-    record |= {"threads": 1, "result": rows}
-    (home / "choosing.json").write_text(json.dumps(record, indent=1) + "\n")
+    write_record(home / "choosing.json", "benchmarks.choosing", SEED, result=rows)
     print(f"\n{home / 'choosing.png'}")
 
 

@@ -11,9 +11,6 @@ be written and read again.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -21,6 +18,7 @@ import torch
 
 import vitreous as vt
 from benchmarks.interleave import interleave
+from benchmarks.record import write_record
 from vitreous.models import MODELS
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
@@ -75,18 +73,8 @@ def main() -> None:
     sides = {name: 64 if options.quick else MODELS[name].image_size[0] for name in NAMES}
     rows = [measure(name, batch, sides[name], rounds) for name in NAMES for batch in BATCHES]
     show(rows)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    record = {
-        "command": " ".join(["python -m benchmarks.folding", *sys.argv[1:]]),
-        "commit": commit,
-        "seed": SEED,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "rounds": rounds,
-        "results": rows,
-    }
     folder = Path(tempfile.mkdtemp(prefix="folding-")) if options.quick else FIGURES
-    (folder / "folding.json").write_text(json.dumps(record, indent=1) + "\n")
+    write_record(folder / "folding.json", "benchmarks.folding", SEED, rounds=rounds, results=rows)
     print(f"\nwritten to {folder / 'folding.json'}")
 
 

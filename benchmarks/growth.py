@@ -12,8 +12,6 @@ number.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,6 +26,7 @@ from matplotlib.figure import Figure
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.interleave import interleave
+from benchmarks.record import write_record
 from vitreous.layers.mixer import Place
 from vitreous.layers.mixers import MIXERS
 
@@ -168,23 +167,18 @@ def main() -> None:
     sides, rounds = (SIDES[:5], 2) if options.quick else (SIDES, options.rounds)
     results = measure(sides, rounds)
     show(sides, results)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    record = {
-        "command": " ".join(["python -m benchmarks.growth", *sys.argv[1:]]),
-        "commit": commit,
-        "seed": SEED,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "dim": DIM,
-        "num_heads": NUM_HEADS,
-        "rounds": rounds,
-        "sides": sides,
-        "slopes": slopes(sides, results),
-        "results": results,
-    }
     folder = Path(tempfile.mkdtemp(prefix="growth-")) if options.quick else DOCS
-    (folder / "images").mkdir(parents=True, exist_ok=True)
-    (folder / "images" / "growth.json").write_text(json.dumps(record, indent=1) + "\n")
+    record = write_record(
+        folder / "images" / "growth.json",
+        "benchmarks.growth",
+        SEED,
+        dim=DIM,
+        num_heads=NUM_HEADS,
+        rounds=rounds,
+        sides=sides,
+        slopes=slopes(sides, results),
+        results=results,
+    )
     draw(record, folder / "images" / "growth.png")
     print(f"\nwritten to {folder / 'images' / 'growth.json'} and {folder / 'images' / 'growth.png'}")
 
