@@ -3,13 +3,17 @@
 import copy
 import gc
 import weakref
+from contextlib import ExitStack
 
 import pytest
 import torch
 
 import vitreous as vt
+from tests.family import SMALLEST
+from tests.family import tiny as family_member
 from tests.parity import error, fill
-from vitreous.layers.attention import Attend
+from vitreous.layers.attention import Attend, Seam
+from vitreous.layers.layout import Grouped
 
 
 def tiny(**overrides):
@@ -125,6 +129,9 @@ BAD = [
     (lambda m: vt.record(m, layers="blocks.9"), "there is no layer 'blocks.9'; did you mean"),
     (lambda m: vt.record(m, reduce="mean_head"), "no reduction 'mean_head'; did you mean 'mean_heads'"),
     (lambda m: vt.record(torch.nn.Linear(1, 1)), "needs a Vitreous model, got Linear"),
+    (lambda m: vt.record(m, what="weigths"), "what must be of weights, .*got 'weigths'; did you mean 'weights'"),
+    (lambda m: vt.record(m, gradients=True, reduce="mean_heads"), "gradients need the weights of every head"),
+    (lambda m: vt.record(vt.create_model("convnext_atto")), "ConvNeXt has no attention to record; what='stream'"),
 ]
 
 
@@ -148,3 +155,187 @@ def test_asking_for_what_is_not_there():
             trace["blocks.0"]
         with pytest.raises(KeyError, match="was not recorded"):
             trace["blocks.1"]
+
+
+ATTENTIVE = [name for name in SMALLEST if name not in ("resnet18", "convnext_atto", "poolformer_s12")]
+
+
+@pytest.mark.parametrize("name", ATTENTIVE)
+def test_every_family_shows_its_attention(name):
+    model, images = family_member(name), torch.randn(2, 3, 64, 80)
+    plain, modules = model(images), list(model.modules())
+    fused = {}
+    for path, part in model.named_modules():
+        if isinstance(part, Seam):
+            part.register_forward_hook(lambda _, given, out, path=path: fused.__setitem__(path, out))
+    model(images)
+    expected = list(fused.values())
+    with vt.record(model, what=["weights", "output", "norms"]) as trace:
+        assert error(model(images), plain) < 1e-5
+    assert all(a is b for a, b in zip(model.modules(), modules, strict=True))
+    assert [tuple(a.output.shape[-2:]) for a in trace.values()] == [tuple(out.shape[-2:]) for out in expected]
+    assert all(
+        error(a.output.flatten(), unfolded(out, a).flatten()) < 1e-5
+        for a, out in zip(trace.values(), expected, strict=True)
+    )
+    assert trace.image_size == (64, 80)
+    assert len(trace.norms) == len(model.blocks())
+    for block, whole in trace.whole().items():
+        assert len(whole) == 2
+        assert whole.shape[2] == whole.shape[3]
+        assert (whole >= 0).all()
+        sums = whole.sum(-1)
+        assert torch.allclose(sums[sums > 0], torch.ones(()), atol=1e-4) or name == "dat_tiny", block
+
+
+def unfolded(out, attention):
+    return attention.layout.unfold(out) if isinstance(attention.layout, Grouped) else out
+
+
+def test_everything_can_be_asked_for():
+    model, images = tiny(), torch.randn(2, 3, 64, 64)
+    with vt.record(model, what=("weights", "logits", "q", "k", "v", "output", "stream", "norms")) as trace:
+        model(images)
+    seen = trace["blocks.1"]
+    assert torch.allclose(seen.logits, seen.q @ seen.k.transpose(-2, -1) / 8, atol=1e-5)
+    assert torch.allclose(seen.weights, seen.logits.softmax(-1), atol=1e-6)
+    assert torch.allclose(seen.output, seen.weights @ seen.v, atol=1e-5)
+    assert trace.stream["blocks.1"].shape == (2, 17, 192)
+    assert torch.allclose(trace.norms["blocks.1"], trace.stream["blocks.1"].square().sum(-1).sqrt(), atol=1e-4)
+    assert "weights (2, 3, 17, 17)" in repr(trace)
+
+
+def test_only_what_was_asked_for_is_held():
+    model, images = tiny(), torch.randn(1, 3, 64, 64)
+    with vt.record(model, what="norms") as trace:
+        assert all(type(block.mixer.attend) is Attend for block in model.blocks())
+        model(images)
+    assert not trace.stream
+    assert not len(trace)
+    with vt.record(model, "blocks.2", what="v") as trace:
+        model(images)
+    with pytest.raises(AttributeError, match="weights was not recorded; ask for it"):
+        _ = trace["blocks.2"].weights
+
+
+def test_a_model_without_attention_has_a_stream():
+    model = fill(vt.create_model("convnext_atto", depths=(1, 1, 1, 1), image_size=64))
+    with vt.record(model, what=["stream", "norms"]) as trace:
+        model(torch.randn(1, 3, 64, 64))
+    assert trace.stream["blocks.1"].shape == (1, 8 * 8, model.dims[1])
+    assert trace.norms["blocks.1"].shape == (1, 8 * 8)
+
+
+@pytest.mark.parametrize("mixer", ["attention", "window", "local"])
+def test_gradients_are_those_of_the_weights(mixer):
+    """A weight moved a little moves the score by its gradient."""
+    model = tiny(depth=1, mixer=mixer, patch_size=8, class_token=False, pool="mean").double()
+    images = torch.randn(1, 3, 64, 64).double()
+    with vt.record(model, gradients=True) as trace:
+        model(images)[0, 3].backward()
+    seen = trace["blocks.0"]
+    flat = seen.gradient.flatten()
+    place = int(flat.abs().argmax())
+    seam = model.blocks()[0].mixer.attend
+    honest = seam.weights
+
+    def nudged(*given, **options):
+        weights = honest(*given, **options)
+        step = torch.zeros_like(weights).flatten()
+        step[int(refolded(torch.arange(len(flat)), seen)[place])] = 1e-6
+        return weights + step.reshape(weights.shape)
+
+    seam.weights = nudged
+    with vt.record(model), torch.no_grad():
+        moved = model(images)[0, 3]
+    del seam.weights
+    assert (moved - model(images)[0, 3]).item() / 1e-6 == pytest.approx(flat[place].item(), rel=1e-4)
+
+
+def refolded(numbers, attention):
+    """Where each number of the shown weights stands among those as computed."""
+    raw = numbers.reshape(attention.raw.shape).double()
+    shown = raw if attention.weights.ndim == 4 else attention.layout.unfold(raw)
+    return shown.flatten().long()
+
+
+def test_gradients_of_a_frozen_model_too_but_not_without_autograd():
+    model = tiny().requires_grad_(False)
+    with vt.record(model, gradients=True) as trace:
+        model(torch.randn(1, 3, 64, 64))
+        with pytest.raises(ValueError, match="has come yet"):
+            _ = trace["blocks.0"].gradient
+        model(torch.randn(1, 3, 64, 64))[0, 0].backward()
+        assert trace["blocks.0"].gradient.abs().max() > 0
+        with torch.no_grad(), pytest.raises(ValueError, match="needs autograd"):
+            model(torch.randn(1, 3, 64, 64))
+    with vt.record(model) as trace:
+        model(torch.randn(1, 3, 64, 64))
+    with pytest.raises(ValueError, match="gradients were not recorded"):
+        _ = trace["blocks.0"].gradient
+
+
+def test_a_wrapper_is_recorded_through_its_model():
+    model, images = tiny(), torch.randn(1, 3, 64, 64)
+    compiled = torch.compile(model, backend="eager")
+    with ExitStack() as stack:
+        with pytest.warns(UserWarning, match="call trace.model"):
+            trace = stack.enter_context(vt.record(compiled))
+        assert trace.model is model
+        trace.model(images)
+    assert len(trace) == 3
+
+
+def test_windows_and_parts_of_patches_come_back_to_the_picture():
+    """MobileViT sees the four places of its patches as four pictures: their mean is shown."""
+    model = family_member("mobilevit_xxs")
+    with vt.record(model) as trace:
+        model(torch.randn(2, 3, 64, 64))
+    name, whole = next(iter(trace.whole().items()))
+    assert trace[name].weights.shape[0] == 8
+    assert whole.shape[0] == 2
+
+
+def test_strides_follow_the_picture():
+    model = family_member("swin_tiny")
+    with vt.record(model) as trace:
+        model.features(torch.randn(1, 3, 57, 78))
+    assert [trace.stride(f"blocks.{index}") for index in (0, 2, 4, 6)] == [(4, 4), (8, 8), (16, 16), (32, 32)]
+
+
+def test_measures_of_a_trace():
+    """By hand from the weights of a ViT with a class token on a grid that is not square."""
+    model = tiny(num_registers=2)
+    with vt.record(model, gradients=True) as trace:
+        model(torch.randn(2, 3, 48, 80))[:, 5].sum().backward()
+    weights = trace["blocks.2"].weights
+    assert torch.allclose(trace.class_attention()["blocks.2"], weights[:, :, 0, 3:].reshape(2, 3, 3, 5))
+    entropy = -(weights * weights.log()).sum(-1).mean(-1)
+    assert torch.allclose(trace.entropy()["blocks.2"], entropy, atol=1e-5)
+    assert trace.rollout().shape == trace.gradient_rollout().shape == (2, 3, 5)
+    places = torch.cartesian_prod(torch.arange(3.0), torch.arange(5.0)) * 16
+    among = weights[..., 3:, 3:] / weights[..., 3:, 3:].sum(-1, keepdim=True)
+    assert torch.allclose(
+        trace.mean_distance()["blocks.2"], (among * torch.cdist(places, places)).sum(-1).mean(-1), atol=1e-3
+    )
+    assert trace.effective_rank()["blocks.0"].shape == (2, 3)
+
+
+def test_a_swin_has_a_rollout_by_stage_only():
+    model, images = family_member("swin_tiny"), torch.randn(1, 3, 64, 64)
+    with vt.record(model) as trace:
+        model(images)
+    with pytest.raises(ValueError, match="choose the layers of one stage"):
+        trace.rollout()
+    assert [distance.shape for distance in trace.mean_distance().values()][::2] == [(1, 3), (1, 6), (1, 12), (1, 24)]
+    with vt.record(model, "blocks.[01]") as trace:
+        model(images)
+    assert trace.rollout().shape == (1, 16, 16)
+
+
+def test_a_trace_shows_itself_in_a_notebook():
+    model = tiny()
+    with vt.record(model) as trace:
+        assert trace._repr_html_().startswith("<pre>")
+        model(torch.randn(1, 3, 64, 64))
+    assert "data:image/" in trace._repr_html_()

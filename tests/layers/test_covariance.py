@@ -8,6 +8,7 @@ import torch
 import vitreous as vt
 from tests.parity import error, fill
 from vitreous.layers.covariance import Covariance, CrossCovariance
+from vitreous.layers.layout import Channels
 from vitreous.layers.mixer import Place
 
 GRIDS = [(1, 1), (3, 5), (4, 8), (7, 10)]
@@ -101,7 +102,7 @@ def test_what_is_recorded_are_channels():
         weights = trace["blocks.1"].weights
         assert weights.shape == (2, 3, 64, 64)
         assert torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5)
-        assert trace["blocks.1"].layout is None
+        assert isinstance(trace["blocks.1"].layout, Channels)
     assert error(recorded, model(images)) < 1e-5
 
 

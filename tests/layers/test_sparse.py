@@ -77,7 +77,7 @@ def dense(mixer, x, mask, turn=lambda part: part):
 @pytest.mark.parametrize("num_prefix", [0, 2])
 @pytest.mark.parametrize("grid", GRIDS)
 def test_equals_dense_attention_under_a_mask_gradients_too(kind, num_prefix, grid):
-    mixer = made(kind)
+    mixer = made(kind, num_prefix=num_prefix)
     x = torch.randn(2, num_prefix + grid[0] * grid[1], 12, requires_grad=True)
     expected = dense(mixer, x, dense_mask(kind, mixer, grid, num_prefix))
     actual = mixer(x, grid, num_prefix)
@@ -111,7 +111,7 @@ def test_a_dilation_of_one_is_local():
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_rotary_positions(kind):
-    mixer = made(kind, position="rope")
+    mixer = made(kind, position="rope", num_prefix=1)
     x = torch.randn(1, 1 + 7 * 10, 12)
     expected = dense(mixer, x, dense_mask(kind, mixer, (7, 10), 1), lambda part: mixer.rotary(part, (7, 10), 1))
     assert error(mixer(x, (7, 10), 1), expected) < 1e-5
@@ -120,7 +120,7 @@ def test_rotary_positions(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_one_picture_does_not_depend_on_its_batch(kind):
-    mixer, x = made(kind), torch.randn(3, 1 + 7 * 10, 12)
+    mixer, x = made(kind, num_prefix=1), torch.randn(3, 1 + 7 * 10, 12)
     together = mixer(x, (7, 10), 1)
     x[1:] *= 100
     assert error(mixer(x, (7, 10), 1)[:1], together[:1]) < 1e-5
@@ -181,7 +181,7 @@ def test_recording_shows_cells_and_prefix_apart(kind):
     with vt.record(model) as trace:
         recorded = model(images)
     assert error(recorded, model(images)) < 1e-5
-    assert trace["blocks.1.mixer.prefix"].weights.shape == (2, 3, 1, 21)
+    assert trace["blocks.1.mixer.attend_prefix"].weights.shape == (2, 3, 1, 21)
     weights = trace["blocks.1.mixer"].weights
     assert torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5)
 

@@ -1,63 +1,37 @@
-"""Attention as it really was.
+"""What one forward pass left behind, and what can be read from it.
 
-Fused kernels never hold the attention weights. Inside ``with record(model)``, and only there, every ``Attend`` is
-replaced by a module that computes the same output through the explicit softmax and keeps the weights.
+with vt.record(model) as trace:
+    model(images)
+trace["blocks.3"].weights        trace.rollout()        trace.mean_distance()
 """
 
 from __future__ import annotations
 
-import copy
-import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
-import torch
-import torch.nn.functional as F
+from einops import reduce
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitreous.layers.attention import Attend, Layout
+from vitreous.explain import measures
+from vitreous.explain import rollout as flow
+from vitreous.explain.recorder import Attention
+from vitreous.layers.layout import Channels, Grouped
 from vitreous.layers.position import Grid
 from vitreous.models.base import Backbone
 from vitreous.options import did_you_mean
-
-Reduce = Callable[[Tensor], Tensor]
-
-#: Reductions by name, each applied as soon as a layer has run, so that only its result is held.
-REDUCTIONS: dict[str, Reduce] = {
-    "mean_heads": partial(torch.mean, dim=1, keepdim=True),
-    "max_heads": partial(torch.amax, dim=1, keepdim=True),
-}
-
-
-@dataclass(frozen=True)
-class Attention:
-    """One layer's attention: ``weights`` (b, h, queries, keys), and what queries and keys stand for."""
-
-    weights: Float[Tensor, ...]
-    layout: Layout | None = None
-
-    @property
-    def query_grid(self) -> Grid | None:
-        return self.layout.query_grid if self.layout else None
-
-    @property
-    def key_grid(self) -> Grid | None:
-        return self.layout.key_grid if self.layout else None
-
-    @property
-    def num_prefix(self) -> int:
-        return self.layout.num_prefix if self.layout else 0
+from vitreous.spec import Size
 
 
 class Trace(Mapping[str, Attention]):
-    """What the last forward pass did, by layer: ``trace["blocks.3"].weights``."""
+    """What the last forward pass did, by layer: ``trace["blocks.3"].weights``, ``trace.norms["blocks.3"]``."""
 
-    def __init__(self, layers: Sequence[str]) -> None:
+    def __init__(self, model: Backbone, layers: Sequence[str] = ()) -> None:
+        self.model = model
         self.layers = tuple(layers)
+        self.stream: dict[str, Tensor] = {}
+        self.norms: dict[str, Float[Tensor, "b n"]] = {}
+        self.images: Float[Tensor, "b c y x"] | None = None
         self._seen: dict[str, Attention] = {}
 
     def __getitem__(self, name: str) -> Attention:
@@ -76,101 +50,118 @@ class Trace(Mapping[str, Attention]):
     def keep(self, name: str, attention: Attention) -> None:
         self._seen[name] = attention
 
+    @property
+    def image_size(self) -> Size:
+        if self.images is None:
+            raise ValueError("nothing has been recorded yet: call the model inside the with block")
+        return self.images.shape[2], self.images.shape[3]
+
+    def stride(self, layer: str | Grid) -> tuple[float, float]:
+        """Pixels from cell to cell, down and across, on the grid of a layer."""
+        grid = self[layer].grid if isinstance(layer, str) else layer
+        if grid is None:
+            raise ValueError(f"{layer} has no grid")
+        for stride in self.model.strides:
+            if all(-(-side // step) == cells for side, step, cells in zip(self.image_size, stride, grid, strict=True)):
+                return float(stride[0]), float(stride[1])
+        return self.image_size[0] / grid[0], self.image_size[1] / grid[1]
+
+    def whole(self) -> dict[str, Float[Tensor, "b h n n"]]:
+        """By block: how much every token takes from every other, all attentions of the block together.
+
+        Blocks in which no token looks at others (channels, convolutions) are left out. Where a block sees a picture in
+        several parts (the places of MobileViT's patches) it is their mean.
+        """
+        return dict(self.each_whole())
+
+    def whole_gradients(self) -> dict[str, Float[Tensor, "b h n n"]]:
+        """The same of the weights' gradients."""
+        return dict(self.each_whole(Attention.whole_gradient))
+
+    def each_whole(
+        self, laid_out: Callable[[Attention], Tensor] = Attention.whole
+    ) -> Iterator[tuple[str, Float[Tensor, "b h n n"]]]:
+        """One block at a time: whole matrices are large."""
+        for block, attentions in self.looking().items():
+            wholes = [self.by_picture(laid_out(attention)) for attention in attentions]
+            yield block, sum(wholes[1:], wholes[0])
+
+    def by_picture(self, whole: Float[Tensor, "p h n n"]) -> Float[Tensor, "b h n n"]:
+        if self.images is None or len(whole) == len(self.images):
+            return whole
+        return reduce(whole, "(b parts) h n m -> b h n m", "mean", b=len(self.images))
+
+    def looking(self) -> dict[str, list[Attention]]:
+        """By block, the attentions in which tokens look at tokens."""
+        found: dict[str, list[Attention]] = {}
+        for name, attention in self.items():
+            if not isinstance(attention.layout, Channels):
+                found.setdefault(".".join(name.split(".")[:2]), []).append(attention)
+        return found
+
+    def cells(self, block: str | None = None) -> tuple[Grid, int]:
+        """Grid and number of prefix tokens of a block, by default the last in which tokens look at tokens."""
+        looking = self.looking()
+        if not looking:
+            raise ValueError("in none of the recorded layers do tokens look at tokens, so there is no map of them")
+        attention = looking[block or list(looking)[-1]][0]
+        if attention.grid is None:
+            raise ValueError("tokens were dropped, so their places on the grid are not known; record in eval mode")
+        return attention.grid, attention.num_prefix
+
+    @property
+    def pool(self) -> flow.Pool | None:
+        """What the classifier reads, where the model's config says so."""
+        return getattr(self.model.config, "pool", None)
+
+    def class_attention(self) -> dict[str, Float[Tensor, "b h y x"]]:
+        """By block and head: what the classifier's token looks at, or the cells that are averaged for it."""
+        return {
+            name: flow.class_attention(whole, *self.cells(name), pool=self.pool) for name, whole in self.each_whole()
+        }
+
+    def rollout(self, *, residual: bool = True, fusion: str = "mean", discard: float = 0.0) -> Float[Tensor, "b y x"]:
+        """Attention followed through all recorded layers: whence the answer could have its information."""
+        wholes = list(self.whole().values())
+        result = flow.rollout(wholes, residual=residual, fusion=fusion, discard=discard)
+        return flow.relevance_map(result, *self.cells(), pool=self.pool)
+
+    def gradient_rollout(self) -> Float[Tensor, "b y x"]:
+        """The same, each weight counted by what it did for the score on which ``backward()`` was called."""
+        result = flow.gradient_rollout(list(self.whole().values()), list(self.whole_gradients().values()))
+        return flow.relevance_map(result, *self.cells(), pool=self.pool, without_identity=True)
+
+    def entropy(self) -> dict[str, Float[Tensor, "b h"]]:
+        """By layer and head, in nats: its exponential is the number of keys that a query looks at."""
+        found = {}
+        for name, attention in self.items():
+            grouped = isinstance(attention.layout, Grouped)  # where queries may be padding
+            weights = attention.whole()[:, :, attention.num_prefix :] if grouped else attention.weights
+            found[name] = measures.entropy(weights).mean(dim=-1)
+        return found
+
+    def mean_distance(self) -> dict[str, Float[Tensor, "b h"]]:
+        """By block and head: how far cells look, in pixels."""
+        return {
+            name: measures.mean_distance(whole, *self.cells(name), stride=self.stride(self.cells(name)[0]))
+            for name, whole in self.each_whole()
+        }
+
+    def effective_rank(self) -> dict[str, Float[Tensor, "b h"]]:
+        """By block and head: how many directions the attention matrix uses."""
+        return {name: measures.effective_rank(whole) for name, whole in self.each_whole()}
+
+    def _repr_html_(self) -> str:
+        """In a notebook a trace shows itself."""
+        from vitreous.explain.inline import as_html
+        from vitreous.explain.map_figures import trace_figure
+
+        return as_html(trace_figure(self), alt=str(self)) if self.looking() else f"<pre>{self}</pre>"
+
     def __repr__(self) -> str:
-        lines = [f"  {name}: {tuple(attention.weights.shape)}" for name, attention in self.items()]
+        lines = [f"  {name}: {shapes(attention)}" for name, attention in self.items()]
         return "\n".join([f"Trace of {len(self)} layers", *lines])
 
 
-class RecordingAttend(nn.Module):
-    """Stands in for an ``Attend``: the same output, and the weights kept in the trace."""
-
-    def __init__(self, attend: Attend, name: str, trace: Trace, reduce: Reduce | None) -> None:
-        super().__init__()
-        self.attend = attend
-        self.name = name
-        self.trace = trace
-        self.reduce = reduce
-
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, layout: Layout | None = None, **options: Tensor | None
-    ) -> Tensor:
-        weights = self.attend.weights(q, k, **options)
-        shown = weights.detach()
-        if self.reduce is not None:
-            shown = compact(self.reduce(shown))
-        self.trace.keep(self.name, Attention(shown, layout))
-        return F.dropout(weights, self.attend.drop_rate, self.training).to(v.dtype) @ v
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Attend:
-        """A copy of a model that is being recorded is a plain model."""
-        return copy.deepcopy(self.attend, memo)
-
-
-def compact(tensor: Tensor) -> Tensor:
-    """A tensor that holds no more memory than it shows: a view would keep all of what it looks at."""
-    return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
-
-
-@contextmanager
-def record(
-    model: Backbone, layers: Sequence[str] | str | None = None, *, reduce: str | Reduce | None = None
-) -> Iterator[Trace]:
-    """Record the attention of every layer, or of those that match ``layers`` ("blocks.3", "blocks.1?").
-
-    Weights take b·h·n² numbers a layer: choose layers, or give ``reduce`` ("mean_heads", "max_heads" or a function of
-    the weights) to hold only what you need. A second forward pass replaces what the first one left. While gradients
-    are recorded autograd holds the full weights all the same: use ``torch.no_grad()`` to look at large models.
-    """
-    seams = choose(find_seams(model), layers)
-    if isinstance(reduce, str):
-        if reduce not in REDUCTIONS:
-            raise ValueError(f"there is no reduction {reduce!r}{did_you_mean(reduce, REDUCTIONS)}")
-        reduce = REDUCTIONS[reduce]
-    trace = Trace(list(seams))
-    try:
-        for name, (owner, attribute, attend) in seams.items():
-            setattr(owner, attribute, RecordingAttend(attend, name, trace, reduce).train(attend.training))
-        yield trace
-    finally:
-        for owner, attribute, attend in seams.values():
-            attend.train(getattr(owner, attribute).training)
-            setattr(owner, attribute, attend)
-
-
-Seam = tuple[nn.Module, str, Attend]
-
-
-def find_seams(model: Backbone) -> dict[str, Seam]:
-    """Every ``Attend`` with its owner, named by its block, and by its path too when the block has several."""
-    if not isinstance(model, Backbone):
-        raise ValueError(
-            f"record needs a Vitreous model, got {type(model).__name__}; for a compiled model, pass the original"
-        )
-    seams: dict[str, Seam] = {}
-    owners: set[nn.Module] = set()
-    for index, block in enumerate(model.blocks()):
-        found = []
-        for path, owner in block.named_modules():
-            if owner in owners:
-                continue  # a block that stands in several places is one block
-            owners.add(owner)
-            for attribute, child in owner.named_children():
-                if isinstance(child, RecordingAttend):
-                    raise ValueError("this model is being recorded already; use the trace of the outer with block")
-                if isinstance(child, Attend):
-                    found.append((f"{path}.{attribute}".removesuffix(".attend"), (owner, attribute, child)))
-        for path, seam in found:
-            seams[f"blocks.{index}" if len(found) == 1 else f"blocks.{index}.{path}"] = seam
-    if not seams:
-        raise ValueError(f"{type(model).__name__} has no softmax attention to record")
-    return seams
-
-
-def choose(seams: dict[str, Seam], layers: Sequence[str] | str | None) -> dict[str, Seam]:
-    if layers is None:
-        return seams
-    patterns = [layers] if isinstance(layers, str) else list(layers)
-    for pattern in patterns:
-        if not fnmatch.filter(seams, pattern):
-            raise ValueError(f"there is no layer {pattern!r}{did_you_mean(pattern, seams)}")
-    return {name: seam for name, seam in seams.items() if any(fnmatch.fnmatchcase(name, p) for p in patterns)}
+def shapes(attention: Attention) -> str:
+    return ", ".join(f"{name} {tuple(x.shape)}" for name, x in attention.kept.items())

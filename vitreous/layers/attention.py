@@ -2,16 +2,17 @@
 
     weights = softmax(q kᵀ / (τ √k) + bias, masked)        output = weights v
 
-:class:`Attend` is the one place where fused attention is called. It has no parameters, so recording can put
-another module in its place (``explain/trace.py``) and see the weights that the fused kernel never shows.
+:class:`Attend` is the one place where fused attention is called, which never shows its weights. It is a :class:`Seam`:
+recording (``explain/record.py``) puts another module in its place that does.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,19 +20,33 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from vitreous.layers.layout import AnyLayout, Layout
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.position import Grid, RelativeBias, Rotary
 
 
-class Layout(NamedTuple):
-    """What queries and keys stand for: prefix tokens first, then the cells of a grid in raster order."""
+class Seam(nn.Module, ABC):
+    """Where a mixer weighs values and adds them up, without parameters: recording can put another in its place.
 
-    query_grid: Grid | None
-    key_grid: Grid | None
-    num_prefix: int = 0
+    ``forward(q, k, v, layout=…)`` is fast and shows nothing. The others are the same step by step; they take the same
+    options.
+    """
+
+    drop_rate: float = 0.0
+
+    @abstractmethod
+    def logits(self, *q_and_k: Any, **options: Any) -> Tensor:
+        """What the softmax is taken of."""
+
+    @abstractmethod
+    def weights(self, *q_and_k: Any, **options: Any) -> Tensor:
+        """How much every query takes from every key, before dropout."""
+
+    def mix(self, weights: Tensor, k: Tensor, v: Tensor, *_: Any, **options: Any) -> Tensor:
+        return weights.to(v.dtype) @ v
 
 
-class Attend(nn.Module):
+class Attend(Seam):
     """softmax(q kᵀ / (τ √k) + bias) v, with τ the temperature: → 0 picks the best key, → ∞ averages all.
 
     ``scaled=False`` leaves out √k, for queries and keys that have their scale already.
@@ -53,7 +68,7 @@ class Attend(nn.Module):
         *,
         bias: Float[Tensor, ...] | None = None,
         mask: Bool[Tensor, ...] | None = None,
-        layout: Layout | None = None,
+        layout: AnyLayout | None = None,
     ) -> Float[Tensor, "*b n v"]:
         """``mask`` is True where a query may look; a query that may look nowhere gets zeros."""
         if bias is not None and mask is not None:
@@ -70,6 +85,21 @@ class Attend(nn.Module):
     def scale(self, q: Tensor) -> float:
         return 1.0 / (self.temperature * (math.sqrt(q.shape[-1]) if self.scaled else 1.0))
 
+    def logits(
+        self,
+        q: Float[Tensor, "*b n k"],
+        k: Float[Tensor, "*b m k"],
+        *,
+        bias: Float[Tensor, ...] | None = None,
+        mask: Bool[Tensor, ...] | None = None,
+    ) -> Float[Tensor, "*b n m"]:
+        """At least in float32, as the fused kernels compute them: in half precision the products overflow."""
+        precise = torch.promote_types(q.dtype, torch.float32)
+        logits = q.to(precise) * self.scale(q) @ k.to(precise).transpose(-2, -1)
+        if bias is not None:
+            logits = logits + bias
+        return logits if mask is None else logits.masked_fill(~mask, -math.inf)
+
     def weights(
         self,
         q: Float[Tensor, "*b n k"],
@@ -78,18 +108,11 @@ class Attend(nn.Module):
         bias: Float[Tensor, ...] | None = None,
         mask: Bool[Tensor, ...] | None = None,
     ) -> Float[Tensor, "*b n m"]:
-        """The attention weights that :meth:`forward` uses and does not show (before dropout).
-
-        At least in float32, as the fused kernels compute them: in half precision the products overflow.
-        """
-        precise = torch.promote_types(q.dtype, torch.float32)
-        logits = q.to(precise) * self.scale(q) @ k.to(precise).transpose(-2, -1)
-        if bias is not None:
-            logits = logits + bias
-        if mask is not None:
-            logits = logits.masked_fill(~mask, -math.inf)
-        seen = (logits > -math.inf).any(-1, keepdim=True)
-        return torch.where(seen, logits.softmax(-1), 0.0)
+        """The attention weights that :meth:`forward` uses and does not show."""
+        logits = self.logits(q, k, bias=bias, mask=mask)
+        if mask is None:
+            return logits.softmax(-1)
+        return torch.where((logits > -math.inf).any(-1, keepdim=True), logits.softmax(-1), 0.0)
 
     def extra_repr(self) -> str:
         return f"temperature={self.temperature}, drop_rate={self.drop_rate}"

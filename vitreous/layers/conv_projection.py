@@ -20,7 +20,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Attend, Layout, check_heads
+from vitreous.layers.attention import Attend, check_heads
+from vitreous.layers.layout import Layout
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid
@@ -73,8 +74,8 @@ class ConvProjectedAttention(nn.Module):
             rearrange(project(prefix, cells), "b m (h k) -> b h m k", h=self.num_heads)
             for project in (self.q, self.k, self.v)
         )
-        key_grid = grid_of(grid, (self.kv_stride, self.kv_stride))
-        out = self.attend(q, k, v, layout=Layout(grid, key_grid, num_prefix))
+        stride = self.kv_stride, self.kv_stride
+        out = self.attend(q, k, v, layout=Layout(grid, grid_of(grid, stride), num_prefix, stride))
         return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
 
 

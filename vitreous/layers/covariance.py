@@ -22,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.layers.attention import Attend, check_heads
+from vitreous.layers.layout import Channels
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.position import Grid
 
@@ -50,7 +51,8 @@ class CrossCovariance(nn.Module):
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         q, k, v = rearrange(self.qkv(x), "b n (three h k) -> three b h k n", three=3, h=self.num_heads)
         q, k = F.normalize(q, dim=-1) * self.temperature, F.normalize(k, dim=-1)
-        return self.drop(self.proj(rearrange(self.attend(q, k, v), "b h k n -> b n (h k)")))
+        out = self.attend(q, k, v, layout=Channels(grid, num_prefix))
+        return self.drop(self.proj(rearrange(out, "b h k n -> b n (h k)")))
 
 
 @dataclass(frozen=True, kw_only=True)

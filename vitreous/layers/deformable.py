@@ -27,6 +27,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.layers.attention import Attend, check_heads
+from vitreous.layers.layout import Points
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.position import Grid, RelativeBias, coordinates, offsets
 
@@ -87,12 +88,21 @@ class DeformableAttention(nn.Module):
         sampled = rearrange(read(self.maps(x, grid), points), "(b g) c v w -> b (v w) (g c)", g=self.num_groups)
         k, v = rearrange(self.kv(sampled), "b m (two h k) -> two b h m k", two=2, h=self.num_heads)
         q = rearrange(q, "b n (h k) -> b h n k", h=self.num_heads)
-        out = self.attend(q, k, v, bias=self.bias(points, grid))
+        out = self.attend(q, k, v, bias=self.bias(points, grid), layout=Points(grid, self.places(points, grid)))
         return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
 
     def maps(self, x: Float[Tensor, "b n d"], grid: Grid) -> Float[Tensor, "bg c y x"]:
         """Each group's channels as a map of its own."""
         return rearrange(x, "b (y x) (g c) -> (b g) c y x", y=grid[0], g=self.num_groups)
+
+    def places(self, points: Float[Tensor, "bg v w 2"], grid: Grid) -> Float[Tensor, "b g 1 m 2"]:
+        """Where a group's points are read, from the map's edge at 0 to that at 1: −1 and 1 are outer cells' centres.
+
+        With several groups keys and values blend what all of them have read, each at its own points.
+        """
+        sides = points.new_tensor([grid[1], grid[0]])
+        read_at = ((points + 1) / 2 * (sides - 1) + 0.5) / sides
+        return rearrange(read_at, "(b g) v w two -> b g 1 (v w) two", g=self.num_groups)
 
     def bias(self, points: Float[Tensor, "bg v w 2"], grid: Grid) -> Float[Tensor, "b h n m"]:
         """The table at every displacement between a query and a point, measured by the map: it stretches with it."""

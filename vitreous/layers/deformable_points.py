@@ -7,8 +7,8 @@
     output  = W' Σ weight · value(point)                 values read between the cells, zero outside the map
 
 The cost grows with the number of queries, not with its product with the number of keys. No query is compared with any
-key: both where to look and how much follow from the query alone. So the weights belong to points and not to tokens, and
-there is nothing for recording to show. In DAT's sense all queries share their points: see ``deformable.py``.
+key: both where to look and how much follow from the query alone. So the weights belong to points and not to tokens. In
+DAT's sense all queries share their points: see ``deformable.py``.
 
 Locations are (x, y), from 0 at the left and upper edge of a map to 1 at the right and lower one.
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +26,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import check_heads
+from vitreous.layers.attention import Seam, check_heads
 from vitreous.layers.deformable import centres
+from vitreous.layers.layout import AnyLayout, Points
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.position import Grid
 
@@ -48,6 +49,38 @@ def deformable_points(
         shares = rearrange(weights[:, :, :, level], "b q h p -> (b h) 1 q p")
         sums.append((shares * F.grid_sample(maps, points, align_corners=False)).sum(-1))
     return rearrange(sum(sums[1:], sums[0]), "(b h) k q -> b q (h k)", h=values.shape[2])
+
+
+class PointAttend(Seam):
+    """softmax(logits) over the points of all levels, times what is read there; points and values are their k and v."""
+
+    def __init__(self, *, drop_rate: float = 0.0) -> None:
+        super().__init__()
+        self.drop_rate = drop_rate
+
+    def forward(
+        self,
+        q: Float[Tensor, "b h q lp"],
+        k: Float[Tensor, "b q h l p 2"],
+        v: Float[Tensor, "b n h k"],
+        *,
+        shapes: Sequence[Grid],
+        layout: AnyLayout | None = None,
+    ) -> Float[Tensor, "b q hk"]:
+        weights = F.dropout(self.weights(q, k), self.drop_rate, self.training)
+        return self.mix(weights, k, v, shapes=shapes)
+
+    def logits(self, q: Float[Tensor, "b h q lp"], k: Tensor, **_: Any) -> Float[Tensor, "b h q lp"]:
+        return q
+
+    def weights(self, q: Float[Tensor, "b h q lp"], k: Tensor, **_: Any) -> Float[Tensor, "b h q lp"]:
+        return q.softmax(-1)
+
+    def mix(
+        self, weights: Float[Tensor, "b h q lp"], k: Tensor, v: Tensor, *, shapes: Sequence[Grid]
+    ) -> Float[Tensor, "b q hk"]:
+        weights = rearrange(weights, "b h q (l p) -> b q h l p", l=len(shapes))
+        return deformable_points(v, shapes, k, weights=weights)
 
 
 class PointAttention(nn.Module):
@@ -73,7 +106,7 @@ class PointAttention(nn.Module):
         self.weights = nn.Linear(dim, num_heads * num_levels * num_points)
         self.value = nn.Linear(dim, dim, bias=value_bias)
         self.proj = nn.Linear(dim, dim)
-        self.weights_drop = nn.Dropout(attention_drop_rate)
+        self.attend = PointAttend(drop_rate=attention_drop_rate)
         self.drop = nn.Dropout(drop_rate)
         self.init_own()
 
@@ -87,10 +120,12 @@ class PointAttention(nn.Module):
     ) -> Float[Tensor, "b q d"]:
         """``reference`` is where each query stands on each of the maps."""
         values = rearrange(self.value(context), "b n (h k) -> b n h k", h=self.num_heads)
-        weights = rearrange(self.weights(x), "b q (h lp) -> b q h lp", h=self.num_heads).softmax(-1)
-        weights = rearrange(self.weights_drop(weights), "b q h (l p) -> b q h l p", l=self.num_levels)
+        logits = rearrange(self.weights(x), "b q (h lp) -> b h q lp", h=self.num_heads)
         locations = self.locations(x, reference, shapes)
-        return self.drop(self.proj(deformable_points(values, shapes, locations, weights=weights)))
+        layout = None
+        if len(shapes) == 1:
+            layout = Points(shapes[0], rearrange(locations, "b q h 1 p two -> b h q p two"))
+        return self.drop(self.proj(self.attend(logits, locations, values, shapes=shapes, layout=layout)))
 
     def locations(
         self, x: Float[Tensor, "b q d"], reference: Float[Tensor, "#b q l 2"], shapes: Sequence[Grid]

@@ -26,7 +26,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from vitreous.layers.attention import check_heads
+from vitreous.layers.attention import Seam, check_heads
+from vitreous.layers.layout import AnyLayout, Layout
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.position import Grid
 
@@ -68,7 +69,7 @@ class PositiveFeatures(nn.Module):
         return "num_features={}, head_dim={}".format(*self.directions.shape)
 
 
-class LinearAttend(nn.Module):
+class LinearAttend(Seam):
     """Σ_j φ(q)·φ(k_j) v_j / Σ_j φ(q)·φ(k_j) from log φ, as two steps of softmax.
 
     With S_r = Σ_j φ_r(k_j) the sum over keys is S_r times an average of the values, and so the fraction is an average
@@ -76,11 +77,25 @@ class LinearAttend(nn.Module):
     """
 
     def forward(
-        self, q: Float[Tensor, "*b n r"], k: Float[Tensor, "*b m r"], v: Float[Tensor, "*b m v"]
+        self,
+        q: Float[Tensor, "*b n r"],
+        k: Float[Tensor, "*b m r"],
+        v: Float[Tensor, "*b m v"],
+        *,
+        layout: AnyLayout | None = None,
     ) -> Float[Tensor, "*b n v"]:
         total = k.logsumexp(-2, keepdim=True)
         averages = (k - total).exp().to(v.dtype).transpose(-2, -1) @ v
         return (q + total).softmax(-1).to(v.dtype) @ averages
+
+    def logits(self, q: Float[Tensor, "*b n r"], k: Float[Tensor, "*b m r"]) -> Float[Tensor, "*b n m"]:
+        """log φ(q)·φ(k), of which the weights are the softmax."""
+        return self.weights(q, k).log() + (q + k.logsumexp(-2, keepdim=True)).logsumexp(-1, keepdim=True)
+
+    def weights(self, q: Float[Tensor, "*b n r"], k: Float[Tensor, "*b m r"]) -> Float[Tensor, "*b n m"]:
+        """The matrix that is never formed: what every token takes from every other through the features."""
+        total = k.logsumexp(-2, keepdim=True)
+        return (q + total).softmax(-1) @ (k - total).exp().transpose(-2, -1)
 
 
 class PerformerAttention(nn.Module):
@@ -100,7 +115,7 @@ class PerformerAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         q, k, v = rearrange(self.qkv(x), "b n (three h k) -> three b h n k", three=3, h=self.num_heads)
-        out = self.attend(self.features(q), self.features(k), v)
+        out = self.attend(self.features(q), self.features(k), v, layout=Layout(grid, grid, num_prefix))
         return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
 
 

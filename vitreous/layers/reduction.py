@@ -20,7 +20,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import CrossAttention, Layout
+from vitreous.layers.attention import CrossAttention
+from vitreous.layers.layout import Layout
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.patch import pad_to_patches
 from vitreous.layers.position import Grid
@@ -35,8 +36,12 @@ class ConvReduce(nn.Module):
         self.conv = nn.Conv2d(dim, dim, ratio, stride=ratio)
         self.norm = nn.LayerNorm(dim, eps=norm_eps)
 
+    @property
+    def stride(self) -> Grid:
+        return self.ratio, self.ratio
+
     def forward(self, x: Float[Tensor, "b d y x"]) -> Float[Tensor, "b v w d"]:
-        x = self.conv(pad_to_patches(x, (self.ratio, self.ratio)))
+        x = self.conv(pad_to_patches(x, self.stride))
         return self.norm(rearrange(x, "b d y x -> b y x d"))
 
 
@@ -46,6 +51,8 @@ class PoolReduce(nn.Module):
     Regions share a row or column of cells where their number does not divide the side, and repeat cells where the map
     has fewer than there are regions.
     """
+
+    stride = None  # depends on the map
 
     def __init__(self, dim: int, size: int, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
@@ -74,7 +81,8 @@ class ReducedAttention(nn.Module):
             raise ValueError("a map can be reduced only where the whole grid is there: not with dropped tokens")
         reduced = self.reduce(rearrange(x[:, num_prefix:], "b (y x) d -> b d y x", y=grid[0]))
         keys = torch.cat([x[:, :num_prefix], rearrange(reduced, "b y x d -> b (y x) d")], dim=1)
-        return self.attention(x, keys, layout=Layout(grid, (reduced.shape[1], reduced.shape[2]), num_prefix))
+        layout = Layout(grid, (reduced.shape[1], reduced.shape[2]), num_prefix, self.reduce.stride)
+        return self.attention(x, keys, layout=layout)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitreous.layers.attention import Attend, check_heads
+from vitreous.layers.layout import Grouped, Layout, Places
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.position import Grid, Rotary
 
@@ -34,6 +35,9 @@ class Groups(NamedTuple):
     seen: Bool[Tensor, "g q m"] | Bool[Tensor, "g 1 m"]
     homes: Int[Tensor, " n"]  # where each cell stands among all queries
 
+    def places(self) -> Places:
+        return Places(self.keys, self.homes)
+
 
 class SparseAttention(nn.Module, ABC):
     """Multi-head attention of groups of cells, each to its own keys and the prefix tokens."""
@@ -45,7 +49,7 @@ class SparseAttention(nn.Module, ABC):
         self.qkv = nn.Linear(place.dim, 3 * place.dim, bias=place.qkv_bias)
         self.rotary = Rotary(place.dim // place.num_heads) if place.position == "rope" else None
         self.attend = Attend(drop_rate=place.attention_drop_rate)
-        self.prefix = PrefixAttention(drop_rate=place.attention_drop_rate)
+        self.attend_prefix = Attend(drop_rate=place.attention_drop_rate) if place.num_prefix else None
         self.proj = nn.Linear(place.dim, place.dim)
         self.drop = nn.Dropout(place.drop_rate)
 
@@ -59,9 +63,11 @@ class SparseAttention(nn.Module, ABC):
         q, k, v = qkv.contiguous()  # twice as fast to gather from
         if self.rotary is not None:
             q, k = self.rotary(q, grid, num_prefix), self.rotary(k, grid, num_prefix)
-        out = self.cells(q, k, v, groups=self.groups(grid, x.device), num_prefix=num_prefix)
-        if num_prefix:
-            out = torch.cat([self.prefix(q[:, :, :num_prefix], k, v), out], dim=2)
+        groups = self.groups(grid, x.device)
+        out = self.cells(q, k, v, groups=groups, layout=Grouped(grid, groups, num_prefix, self.num_heads))
+        if self.attend_prefix is not None:
+            asked = self.attend_prefix(q[:, :, :num_prefix], k, v, layout=Layout(None, grid, num_prefix))
+            out = torch.cat([asked, out], dim=2)
         return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
 
     def cells(
@@ -71,27 +77,16 @@ class SparseAttention(nn.Module, ABC):
         v: Float[Tensor, "b h n k"],
         *,
         groups: Groups,
-        num_prefix: int,
+        layout: Grouped,
     ) -> Float[Tensor, "b h m k"]:
+        num_prefix = layout.num_prefix
         prefix = torch.arange(num_prefix, device=q.device).expand(len(groups.keys), -1)
         keys = torch.cat([prefix, groups.keys + num_prefix], dim=1)
         mask = F.pad(groups.seen, (num_prefix, 0), value=True)[None]  # fused attention wants four axes
-        out = self.attend(gather(q, groups.queries + num_prefix), gather(k, keys), gather(v, keys), mask=mask)
+        q, k, v = gather(q, groups.queries + num_prefix), gather(k, keys), gather(v, keys)
+        out = self.attend(q, k, v, mask=mask, layout=layout)
         out = rearrange(out, "(b h) g q k -> b h (g q) k", h=self.num_heads)
         return out.index_select(2, groups.homes)
-
-
-class PrefixAttention(nn.Module):
-    """Prefix tokens look at all tokens. A module of its own, so that a recording tells it from that of the cells."""
-
-    def __init__(self, *, drop_rate: float = 0.0) -> None:
-        super().__init__()
-        self.attend = Attend(drop_rate=drop_rate)
-
-    def forward(
-        self, q: Float[Tensor, "b h p k"], k: Float[Tensor, "b h n k"], v: Float[Tensor, "b h n k"]
-    ) -> Float[Tensor, "b h p k"]:
-        return self.attend(q, k, v)
 
 
 def gather(x: Float[Tensor, "b h n k"], index: Int[Tensor, "g m"]) -> Float[Tensor, "bh g m k"]:

@@ -12,7 +12,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Attend, Layout
+from vitreous.layers.attention import Attend
+from vitreous.layers.layout import Layout
 from vitreous.layers.mixer import Place
 from vitreous.layers.position import Grid, Learned, coordinates, offsets, resample
 

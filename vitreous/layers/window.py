@@ -26,6 +26,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitreous.layers.attention import Attend, check_heads
+from vitreous.layers.layout import Grouped, Layout, Places
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid, RelativeBias
@@ -76,6 +77,12 @@ class Cut(NamedTuple):
         piece = rearrange(3 * rows[:, None] + columns, "(y v) (x w) -> (y x) (v w)", **self.axes)
         return piece[:, :, None] == piece[:, None, :]
 
+    def places(self) -> Places:
+        """Every window's cells. Cells are counted from 1 on the way, so that padding, which is 0, ends as −1."""
+        numbers = torch.arange(1, 1 + self.grid[0] * self.grid[1], dtype=torch.float64)
+        keys = self.split(numbers[None, :, None])[..., 0].long() - 1
+        return Places(keys, keys.flatten().argsort(stable=True)[-len(numbers) :])
+
 
 def pieces(length: int, padded: int, shift: int, device: torch.device) -> Tensor:
     """What lies where along a padded and rolled axis: 0 the map, 1 its beginning, rolled to the end, 2 the padding."""
@@ -120,7 +127,8 @@ class WindowAttention(nn.Module):
         else:
             prefix = self.qkv(x[:, :num_prefix])
             q, k, v = self.heads(torch.cat([prefix, cut.join(windows)], dim=1))
-            everywhere = rearrange(self.attend_prefix(q[:, :, :num_prefix], k, v), "b h p k -> b p (h k)")
+            asked = self.attend_prefix(q[:, :, :num_prefix], k, v, layout=Layout(None, grid, num_prefix))
+            everywhere = rearrange(asked, "b h p k -> b p (h k)")
             windows = torch.cat([repeat(prefix, "b p e -> (b w) p e", w=cut.counts[0] * cut.counts[1]), windows], dim=1)
             out = torch.cat([everywhere, cut.join(self.look_in_windows(windows, cut, num_prefix))], dim=1)
         return self.drop(self.proj(out))
@@ -134,7 +142,7 @@ class WindowAttention(nn.Module):
         if mask is not None:
             mask = F.pad(mask, (num_prefix, 0), value=True)
             mask = repeat(mask, "w q k -> (b w) 1 q k", b=windows.shape[0] // mask.shape[0])
-        out = self.attend(q[:, :, num_prefix:], k, v, bias=bias, mask=mask)
+        out = self.attend(q[:, :, num_prefix:], k, v, bias=bias, mask=mask, layout=Grouped(cut.grid, cut, num_prefix))
         return rearrange(out, "w h m k -> w m (h k)")
 
     def heads(self, qkv: Float[Tensor, "b n e"]) -> Float[Tensor, "3 b h n k"]:

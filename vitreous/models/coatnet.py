@@ -29,9 +29,10 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Attend, Full, Layout
+from vitreous.layers.attention import Attend, Full
 from vitreous.layers.block import Block, PreNormBlock
 from vitreous.layers.init import init_efficient, init_vit
+from vitreous.layers.layout import Layout
 from vitreous.layers.mbconv import ACTIVATIONS, MBConv, MBConvOptions, halving_mean
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.mlp import Mlp

@@ -24,10 +24,11 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import CrossAttention, Layout, check_heads
+from vitreous.layers.attention import CrossAttention, check_heads
 from vitreous.layers.block import Block
 from vitreous.layers.covariance import Covariance
 from vitreous.layers.init import init_deit, trunc_normal_
+from vitreous.layers.layout import Layout
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.norm import LayerScale

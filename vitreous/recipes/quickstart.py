@@ -21,7 +21,7 @@ from vitreous.cli.show import out
 from vitreous.data.augment import Augment, evaluation_pixels
 from vitreous.data.shapes import Scenes, Shapes
 from vitreous.explain.figures import attention_sheet, looked_at
-from vitreous.explain.trace import record
+from vitreous.explain.record import record
 from vitreous.models.base import Backbone
 from vitreous.models.vit import ViTConfig
 from vitreous.recipes.base import DataConfig, Recipe

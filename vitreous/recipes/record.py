@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from vitreous.data.base import Dataset
 from vitreous.data.loader import EvaluationLoader
 from vitreous.explain.figures import looked_at
+from vitreous.explain.record import record
 from vitreous.explain.report import write_report
-from vitreous.explain.trace import record
 from vitreous.layers.attention import Attend
 from vitreous.models.base import Backbone
 from vitreous.recipes.base import Recipe
