@@ -1,5 +1,8 @@
 """The table of models as tests see it: the smallest of each family, with few blocks, with weights that matter."""
 
+import copy
+import functools
+
 import pytest
 
 import vitreous as vt
@@ -18,9 +21,9 @@ SMALLEST = (
 )
 
 
-def others_slowly(names):
+def others_slowly(names, quick=SMALLEST):
     """Names of models or weights as test parameters; all but the smallest of each family run with the slow tests."""
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name.split(".")[0] not in SMALLEST)) for name in names]
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name.split(".")[0] not in quick)) for name in names]
 
 
 def shallow(name):
@@ -40,5 +43,10 @@ def small(name, **overrides):
 
 
 def tiny(name, **overrides):
-    """The same with few blocks."""
-    return small(name, **shallow(name) | overrides)
+    """The same with few blocks; a copy, since to build and fill one takes longer."""
+    return small(name, **shallow(name) | overrides) if overrides else copy.deepcopy(filled(name))
+
+
+@functools.cache
+def filled(name):
+    return small(name, **shallow(name))

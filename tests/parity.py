@@ -1,6 +1,5 @@
 """Parity that can fail: fill every weight with values that matter, compare, and prove that every block is seen."""
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -36,25 +35,6 @@ def error(actual: Tensor, expected: Tensor) -> float:
     """Largest difference relative to the output's scale."""
     assert actual.shape == expected.shape, f"{tuple(actual.shape)} is not {tuple(expected.shape)}"
     return ((actual - expected).abs().max() / expected.abs().max()).item()
-
-
-def large_ones_slowly(names):
-    """Model names as test parameters; the large ones run with the slow tests."""
-    large = (
-        "large",
-        "huge",
-        "giant",
-        "gigantic",
-        "medium",
-        "_24",
-        "b3",
-        "b4",
-        "b5",
-        "coatnet_3",
-        "coatnet_4",
-        "coatnet_5",
-    )
-    return [pytest.param(n, marks=[pytest.mark.slow] * any(size in n for size in large)) for n in names]
 
 
 class Skip(nn.Module):

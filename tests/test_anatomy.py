@@ -8,7 +8,9 @@ from vitreous.anatomy import anatomy, spoken, units
 from vitreous.models import MODELS
 
 
-@pytest.mark.parametrize("name", others_slowly(MODELS))
+@pytest.mark.parametrize(
+    "name", others_slowly(MODELS, quick=("vit_tiny_16", "swin_tiny", "mobilevit_xxs", "xcit_nano_12_16"))
+)
 def test_parts_add_up_and_every_block_is_there(name):
     made = anatomy(name)
     cost = made.cost

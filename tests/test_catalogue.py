@@ -13,7 +13,7 @@ def test_every_model_is_recorded_in_the_order_of_the_table():
     assert list(recorded()) == list(MODELS), "python -m vitreous.catalogue writes it anew"
 
 
-@pytest.mark.parametrize("name", others_slowly(MODELS))
+@pytest.mark.parametrize("name", others_slowly(MODELS, quick=("vit_tiny_16", "swin_tiny", "mobilevit_xxs", "resnet18")))
 def test_what_is_recorded_is_so(name):
     assert measured(name) == recorded()[name], "python -m vitreous.catalogue writes it anew"
 

@@ -59,7 +59,7 @@ def run(code, cases):
 
 
 def test_exports_with_a_dynamic_batch():
-    run(EXPORT, [("vit_tiny_16", {}), ("swin_tiny", {}), ("coatnet_nano_rw", {}), ("fastvit_sa12", {})])
+    run(EXPORT, [("vit_tiny_16", {}), ("swin_tiny", {})])
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from einops import rearrange
 from torch import nn
 
 import vitreous as vt
+from tests.family import others_slowly
 from tests.parity import TOLERANCE, assert_same_macs, assert_same_parameters, error, fill, same
 from vitreous.layers.mixer import Mixer
 from vitreous.models.coatnet import VARIANTS, CoAtNetConfig, HalvingBlock, WidenThenMix
@@ -87,7 +88,7 @@ def test_training_moves_the_statistics_as_timm_does():
     assert error(mine.running_var, other.running_var) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_names_shapes_and_counts_equal_timm_on_the_meta_device(name):
     assert_same_parameters(name, lambda classes: theirs_of(name, num_classes=classes))
 
@@ -95,7 +96,7 @@ def test_names_shapes_and_counts_equal_timm_on_the_meta_device(name):
 SMALLEST = ("coatnet_0", "coatnet_nano_rw")
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in SMALLEST)) for n in VARIANTS])
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_macs_equal_timm_on_the_meta_device(name):
     assert_same_macs(name, lambda classes: theirs_of(name, num_classes=classes))
 

@@ -14,7 +14,7 @@ from timm.models.convnext import ConvNeXt, checkpoint_filter_fn
 from torchvision.models.convnext import CNBlockConfig
 
 import vitreous as vt
-from tests.family import tiny
+from tests.family import others_slowly, tiny
 from tests.parity import (
     TOLERANCE,
     Logits,
@@ -22,7 +22,6 @@ from tests.parity import (
     assert_same_parameters,
     error,
     fill,
-    large_ones_slowly,
     same,
 )
 from vitreous.layers.depthwise import Depthwise
@@ -130,23 +129,17 @@ def test_the_names_of_the_original_repository():
         assert error(ours(images), theirs(images)) < TOLERANCE
 
 
-SLOWLY = [pytest.param(n, marks=[pytest.mark.slow] * (n not in ("convnext_atto", "convnext_tiny"))) for n in VARIANTS]
-
-
-@pytest.mark.parametrize("name", SLOWLY)
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_names_shapes_and_counts_equal_timm_on_the_meta_device(name):
     assert_same_parameters(name, lambda classes: timm.create_model(name, num_classes=classes))
 
 
-SLOWLY = [pytest.param(n, marks=[pytest.mark.slow] * (n not in ("convnext_atto", "convnext_tiny"))) for n in VARIANTS]
-
-
-@pytest.mark.parametrize("name", SLOWLY)
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_macs_equal_timm_on_the_meta_device(name):
     assert_same_macs(name, lambda classes: timm.create_model(name, num_classes=classes))
 
 
-@pytest.mark.parametrize("name", large_ones_slowly(f"convnext_{size}" for size in ("tiny", "small", "base", "large")))
+@pytest.mark.parametrize("name", others_slowly(f"convnext_{size}" for size in ("tiny", "small", "base", "large")))
 def test_names_shapes_and_counts_equal_torchvision_on_the_meta_device(name):
     assert_same_parameters(name, lambda classes: torchvision.models.get_model(name, num_classes=classes))
 

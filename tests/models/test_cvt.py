@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.activations import QuickGELUActivation
 
 import vitreous as vt
+from tests.family import others_slowly
 from tests.parity import TOLERANCE, Logits, assert_same_macs, assert_same_parameters, error, fill, same
 from vitreous.models.cvt import VARIANTS
 
@@ -131,7 +132,7 @@ def test_parameters_equal_transformers(name):
     assert_same_parameters(name, lambda classes: hugging_face(name, classes))
 
 
-@pytest.mark.parametrize("name", ["cvt_13", "cvt_21", pytest.param("cvt_w24", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_macs_equal_transformers(name):
     assert_same_macs(name, lambda classes: hugging_face(name, classes))
 

@@ -9,7 +9,7 @@ import torch
 from timm.models.efficientformer import Attention, MetaBlock1d, checkpoint_filter_fn
 
 import vitreous as vt
-from tests.family import small
+from tests.family import others_slowly, small
 from tests.parity import TOLERANCE, assert_same_macs, assert_same_parameters, error, fill, same
 from vitreous.layers.mixer import Place
 from vitreous.layers.position import RelativeBias
@@ -82,12 +82,12 @@ def test_training_moves_the_statistics_as_timm_does():
     assert error(mine.running_var, other.running_var) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_names_shapes_and_counts_equal_timm_on_the_meta_device(name):
     assert_same_parameters(name, lambda classes: timm.create_model(name, num_classes=classes))
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (not n.endswith("l1"))) for n in VARIANTS])
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_macs_equal_timm_on_the_meta_device(name):
     assert_same_macs(name, lambda classes: timm.create_model(name, num_classes=classes))
 

@@ -9,6 +9,7 @@ from timm.models.fastvit import Attention, checkpoint_filter_fn
 from timm.utils.model import reparameterize_model
 
 import vitreous as vt
+from tests.family import others_slowly
 from tests.parity import TOLERANCE, assert_same_macs, assert_same_parameters, error, fill, same
 from vitreous.layers.rep_conv import Rep
 from vitreous.layers.reparam import Foldable, RepMixer
@@ -134,16 +135,12 @@ def test_training_moves_the_statistics_as_timm_does():
     assert error(mine.running_var, other.bn.running_var) < TOLERANCE
 
 
-def others_slowly(*quick):
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in quick)) for name in VARIANTS]
-
-
-@pytest.mark.parametrize("name", others_slowly("fastvit_t8", "fastvit_sa12"))
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_names_shapes_and_counts_equal_timm_on_the_meta_device(name):
     assert_same_parameters(name, lambda classes: timm.create_model(name, num_classes=classes))
 
 
-@pytest.mark.parametrize("name", others_slowly("fastvit_t8", "fastvit_sa12"))
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_the_folded_form_equals_that_of_timm_on_the_meta_device(name):
     with torch.device("meta"):
         ours, theirs = vt.create_model(name, folded=True), timm.create_model(name, inference_mode=True)
@@ -152,7 +149,7 @@ def test_the_folded_form_equals_that_of_timm_on_the_meta_device(name):
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
 
 
-@pytest.mark.parametrize("name", others_slowly("fastvit_sa12"))
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_macs_equal_timm_on_the_meta_device(name):
     assert_same_macs(name, lambda classes: timm.create_model(name, num_classes=classes))
 

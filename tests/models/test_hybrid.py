@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import vitreous as vt
+from tests.family import others_slowly
 from tests.parity import assert_same_macs, assert_same_parameters, error, fill, same
 from vitreous.models.hybrid import VARIANTS, Bottleneck
 
@@ -23,11 +24,7 @@ def assert_every_residual_block_matters(model, images):
         assert moved > 1e-2
 
 
-def broad_ones_slowly(names):
-    return [pytest.param(n, marks=[pytest.mark.slow] * (VARIANTS[n].dim > 192)) for n in names]
-
-
-@pytest.mark.parametrize("name", broad_ones_slowly(["vit_tiny_r_s16", "vit_small_r26_s32"]))
+@pytest.mark.parametrize("name", others_slowly(["vit_tiny_r_s16", "vit_small_r26_s32"]))
 def test_timm_at_the_native_size(name):
     theirs = fill(timm.create_model(TIMM_NAMES[name]))
     report = same(vt.create_model(name), theirs, torch.randn(1, 3, 224, 224), every_block=name == "vit_tiny_r_s16")
@@ -51,12 +48,12 @@ def test_timm_positions_resized_while_running():
     same(vt.create_model("vit_small_r26_s32", depth=2), theirs, torch.randn(1, 3, 160, 288), every_block=False)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_names_shapes_and_counts_equal_timm_on_the_meta_device(name):
     assert_same_parameters(name, lambda classes: timm.create_model(TIMM_NAMES[name], num_classes=classes))
 
 
-@pytest.mark.parametrize("name", broad_ones_slowly(VARIANTS))
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_macs_equal_timm_on_the_meta_device(name):
     assert_same_macs(name, lambda classes: timm.create_model(TIMM_NAMES[name], num_classes=classes))
 

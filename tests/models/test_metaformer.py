@@ -10,6 +10,7 @@ from timm.models import metaformer as theirs_file
 from torch import nn
 
 import vitreous as vt
+from tests.family import others_slowly
 from tests.parity import TOLERANCE, Logits, assert_same_macs, assert_same_parameters, error, fill, same
 from vitreous.layers.attention import SelfAttention
 from vitreous.layers.norm import PictureNorm
@@ -83,16 +84,12 @@ def test_transformers(size):
     assert report.source == "transformers"
 
 
-def others_slowly(*names):
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in names)) for name in VARIANTS]
-
-
-@pytest.mark.parametrize("name", others_slowly(*FAMILIES))
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_names_shapes_and_counts_equal_timm_on_the_meta_device(name):
     assert_same_parameters(name, lambda classes: timm.create_model(name, num_classes=classes))
 
 
-@pytest.mark.parametrize("name", others_slowly("poolformer_s12", "caformer_s18"))
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_macs_equal_timm_on_the_meta_device(name):
     assert_same_macs(name, lambda classes: timm.create_model(name, num_classes=classes))
 

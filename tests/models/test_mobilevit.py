@@ -10,6 +10,7 @@ import transformers
 from torch import nn
 
 import vitreous as vt
+from tests.family import others_slowly
 from tests.parity import (
     TOLERANCE,
     Logits,
@@ -159,13 +160,13 @@ def test_the_names_of_the_authors():
     assert error(model(images), theirs(images)) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_names_shapes_and_counts_equal_both_on_the_meta_device(name):
     assert_same_parameters(name, lambda classes: timm.create_model(name, num_classes=classes))
     assert_same_parameters(name, lambda classes: transformers_model(name, classes))
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "mobilevit_xxs")) for n in VARIANTS])
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_macs_equal_timm_on_the_meta_device(name):
     assert_same_macs(name, lambda classes: timm.create_model(name, num_classes=classes))
 

@@ -8,7 +8,7 @@ import transformers
 from torch import nn
 
 import vitreous as vt
-from tests.family import small
+from tests.family import others_slowly, small
 from tests.parity import (
     TOLERANCE,
     Logits,
@@ -58,15 +58,12 @@ def test_transformers_non_square():
     same(vt.create_model("pvt_tiny", image_size=(64, 96)), fill(theirs), torch.randn(2, 3, 64, 96))
 
 
-SLOWLY = [pytest.param(name, marks=[pytest.mark.slow] * (name != "pvt_tiny")) for name in VARIANTS]
-
-
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_names_shapes_and_counts_equal_transformers_on_the_meta_device(name):
     assert_same_parameters(name, lambda classes: twin(name, classes=classes))
 
 
-@pytest.mark.parametrize("name", SLOWLY)
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_macs_equal_transformers_on_the_meta_device(name):
     assert_same_macs(name, lambda classes: twin(name, classes=classes))
 

@@ -9,7 +9,7 @@ import transformers
 from timm.models.pvt_v2 import OverlapPatchEmbed, checkpoint_filter_fn
 
 import vitreous as vt
-from tests.family import small
+from tests.family import others_slowly, small
 from tests.parity import TOLERANCE, Logits, assert_same_macs, assert_same_parameters, error, fill, same
 from vitreous.layers.downsample import OverlapEmbed
 from vitreous.layers.reduction import Reduction
@@ -62,15 +62,14 @@ def test_transformers(linear, size):
 
 
 DEEP = ("pvt_v2_b2", "pvt_v2_b3", "pvt_v2_b4", "pvt_v2_b5")
-SLOWLY = [pytest.param(name, marks=[pytest.mark.slow] * (name in DEEP)) for name in VARIANTS]
 
 
-@pytest.mark.parametrize("name", SLOWLY)
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_names_shapes_and_counts_equal_timm_on_the_meta_device(name):
     assert_same_parameters(name, lambda classes: timm.create_model(name, num_classes=classes))
 
 
-@pytest.mark.parametrize("name", SLOWLY)
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_macs_equal_timm_on_the_meta_device(name):
     assert_same_macs(name, lambda classes: timm.create_model(name, num_classes=classes))
 

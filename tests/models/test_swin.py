@@ -12,6 +12,7 @@ import torchvision
 import transformers
 
 import vitreous as vt
+from tests.family import others_slowly
 from tests.parity import (
     TOLERANCE,
     Logits,
@@ -119,12 +120,12 @@ TIMM_NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", TIMM_NAMES)
+@pytest.mark.parametrize("name", others_slowly(TIMM_NAMES))
 def test_names_shapes_and_counts_equal_timm_on_the_meta_device(name):
     assert_same_parameters(name, lambda classes: timm.create_model(TIMM_NAMES[name], num_classes=classes))
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "swin_tiny")) for n in TIMM_NAMES])
+@pytest.mark.parametrize("name", others_slowly(TIMM_NAMES))
 def test_macs_equal_timm_on_the_meta_device(name):
     assert_same_macs(name, lambda classes: timm.create_model(TIMM_NAMES[name], num_classes=classes))
 

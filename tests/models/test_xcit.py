@@ -5,6 +5,7 @@ import timm
 import torch
 
 import vitreous as vt
+from tests.family import others_slowly
 from tests.parity import TOLERANCE, assert_same_macs, assert_same_parameters, error, fill, same
 from vitreous.models.xcit import VARIANTS, ClassBlock, CovarianceBlock
 
@@ -121,12 +122,12 @@ def test_files_that_do_not_fit_are_refused():
         vt.load_weights(vt.create_model("xcit_nano_12_16", depths=(1, 2)), state)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_names_shapes_and_counts_equal_timm_on_the_meta_device(name):
     assert_same_parameters(name, lambda classes: timm.create_model(theirs_of(name), num_classes=classes))
 
 
-@pytest.mark.parametrize("name", QUICK + [pytest.param(n, marks=pytest.mark.slow) for n in VARIANTS if n not in QUICK])
+@pytest.mark.parametrize("name", others_slowly(VARIANTS))
 def test_macs_equal_timm_on_the_meta_device(name):
     assert_same_macs(name, lambda classes: timm.create_model(theirs_of(name), num_classes=classes))
 
