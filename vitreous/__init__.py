@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from vitreous.data.transforms import transforms
     from vitreous.deploy.predictor import Prediction, Predictor
     from vitreous.evaluate import Evaluation, evaluate
-    from vitreous.explain.trace import Trace, record
+    from vitreous.explain.portrait import Portrait
+    from vitreous.explain.record import record
+    from vitreous.explain.sitting import explain
+    from vitreous.explain.trace import Trace
     from vitreous.layers.reparam import fold
     from vitreous.models import create_model, list_models
     from vitreous.models.base import Backbone, Config, FeatureMap, Features
@@ -47,8 +50,10 @@ _HOME = {
     "Predictor": "vitreous.deploy.predictor",
     "Evaluation": "vitreous.evaluate",
     "evaluate": "vitreous.evaluate",
+    "Portrait": "vitreous.explain.portrait",
     "Trace": "vitreous.explain.trace",
-    "record": "vitreous.explain.trace",
+    "explain": "vitreous.explain.sitting",
+    "record": "vitreous.explain.record",
     "fold": "vitreous.layers.reparam",
     "create_model": "vitreous.models",
     "list_models": "vitreous.models",

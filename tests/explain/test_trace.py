@@ -339,3 +339,16 @@ def test_a_trace_shows_itself_in_a_notebook():
         assert trace._repr_html_().startswith("<pre>")
         model(torch.randn(1, 3, 64, 64))
     assert "data:image/" in trace._repr_html_()
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_16", "swin_tiny", "pvt_tiny", "xcit_nano_12_16"])
+def test_what_is_looked_at_comes_to_an_even_share(name):
+    model = family_member(name)
+    with vt.record(model) as trace:
+        model(torch.randn(2, 3, 64, 96))
+    for block, (attention, *_) in trace.looking().items():
+        seen = trace.mean_map(block)
+        assert seen.shape == (2, *attention.grid)
+        lost = attention.num_prefix > 0
+        assert ((seen.mean(dim=(1, 2)) - 1).abs() < 1e-4).all() or lost
+    assert torch.equal(trace.mean_map(), trace.mean_map(trace.last()))

@@ -24,6 +24,7 @@ COMMANDS = {
     "evaluate": Command("vitreous.cli.evaluate:evaluate", "accuracy, calibration and confusions on labelled pictures"),
     "predict": Command("vitreous.cli.predict:predict", "classes of pictures, folders or patterns"),
     "embed": Command("vitreous.cli.embed:embed", "feature vectors of pictures; nearest neighbours and duplicates"),
+    "explain": Command("vitreous.cli.explain:explain", "a page that shows why: maps, faithfulness, heads, measures"),
     "models": Command("vitreous.cli.models:models", "every model: size, cost, paper, public weights"),
     "models show": Command("vitreous.cli.models:show", "what a model is made of, stage by stage"),
     "cost": Command("vitreous.cli.cost:cost", "parameters, MACs and memory of models, at any size"),

@@ -1,37 +1,69 @@
-"""Pictures of what a model looks at."""
+"""Pictures of what a model looks at: a heat map over the picture that it belongs to."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.explain.trace import Attention
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Normalize
+
+#: From dark violet over orange to bright yellow: evenly lighter, so that it survives print and colour blindness.
+COLOURS = "inferno"
+
+Array = Tensor | NDArray[Any]
 
 
-def looked_at(attention: Attention) -> Float[Tensor, "b y x"]:
-    """How much each cell of the grid is looked at: its weight averaged over heads and queries, times the cells.
+def overlay(axis: Axes, image: Array, heat: Array, *, norm: Normalize | None = None) -> None:
+    """Heat (v, w) over the greyed picture (c, y, x), on a matplotlib axis."""
+    axis.imshow(blended(image, heat, norm=norm))
 
-    1 is an even share. It says where information is fetched from, not what it is used for.
+
+def blended(image: Array, heat: Array, *, norm: Normalize | None = None) -> UInt8[np.ndarray, "y x 3"]:
+    """Heat (v, w) over the greyed picture (c, y, x): the stronger the heat, the less of the picture shows.
+
+    ``norm`` turns heat into 0 … 1; by itself 0 is dark, and bright the largest value or twice an even share.
     """
-    if attention.key_grid is None:
-        raise ValueError("these keys do not lie on a grid, so there is no picture of them")
-    received = attention.weights.mean(dim=(1, 2))[:, attention.num_prefix :]
-    return (received * received.shape[1]).reshape(-1, *attention.key_grid)
+    from matplotlib import colormaps
+    from matplotlib.colors import Normalize
+
+    pixels = as_picture(image)
+    smooth = resized(heat, pixels.shape[:2])
+    norm = norm or Normalize(0.0, max(2.0, float(smooth.max())), clip=True)
+    strength = np.ma.filled(norm(smooth), 0.0)[..., None]
+    grey = pixels.mean(axis=2, keepdims=True)
+    opacity = 0.25 + 0.5 * strength
+    colours = colormaps[COLOURS](strength[..., 0])[..., :3] * 255
+    return ((1 - opacity) * grey + opacity * colours).round().astype(np.uint8)
 
 
-def overlay(axis: Any, image: UInt8[np.ndarray, "3 y x"], heat: Float[Tensor, "v w"]) -> None:
-    """A heat map over a greyed picture, on a matplotlib axis."""
-    grey = image.mean(axis=0)
-    size = (image.shape[1], image.shape[2])
-    smooth = F.interpolate(heat[None, None], size=size, mode="bilinear", align_corners=False)[0, 0].numpy()
-    axis.imshow(grey, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-    axis.imshow(smooth, cmap="magma", alpha=0.6, vmin=0, vmax=max(2.0, float(smooth.max())))
+def resized(heat: Array, size: tuple[int, ...]) -> Float[np.ndarray, "y x"]:
+    """Heat (v, w) spread over pixels: cells blend into their neighbours, and what is finer is averaged."""
+    cells = as_numbers(heat)[None, None]
+    if cells.shape[-2] > size[0] or cells.shape[-1] > size[1]:
+        return F.adaptive_avg_pool2d(cells, (size[0], size[1]))[0, 0].numpy()
+    return F.interpolate(cells, size=(size[0], size[1]), mode="bilinear", align_corners=False)[0, 0].numpy()
+
+
+def as_numbers(values: Array) -> Float[Tensor, ...]:
+    """Whatever precision and device it has, as a float32 tensor that can be drawn."""
+    return torch.as_tensor(values).detach().to("cpu", torch.float32)
+
+
+def as_picture(image: Array) -> UInt8[np.ndarray, "y x 3"]:
+    """A picture (c, y, x) in bytes, or in numbers from 0 to 1, as matplotlib shows it."""
+    pixels = torch.as_tensor(image).detach().cpu()
+    if pixels.dtype != torch.uint8:
+        pixels = (pixels.float().clamp(0, 1) * 255).round().to(torch.uint8)
+    return (pixels[:3] if len(pixels) >= 3 else pixels[:1].expand(3, -1, -1)).permute(1, 2, 0).numpy()
 
 
 def attention_sheet(
@@ -54,18 +86,4 @@ def attention_sheet(
         axes[row, 2 * column].imshow(image.transpose(1, 2, 0), interpolation="nearest")
         axes[row, 2 * column].set_title(title, fontsize=8, loc="left")
         overlay(axes[row, 2 * column + 1], image, heat[index])
-    figure.savefig(path)
-
-
-def curve(points: dict[str, NDArray[np.floating]], path: Path, *, title: str) -> None:
-    """Loss and accuracy against images seen."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3), dpi=120, layout="constrained")
-    figure.suptitle(title, fontsize=10)
-    for axis, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
-        axis.plot(points["images"], points[name], color="#3b6ea5", linewidth=1.2)
-        axis.set_xlabel("images seen")
-        axis.set_ylabel(name)
-        axis.grid(alpha=0.3)
     figure.savefig(path)

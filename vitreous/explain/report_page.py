@@ -68,13 +68,21 @@ footer { margin-top: 3.5rem; padding-top: 1rem; border-top: 1px solid var(--line
 """
 
 
-def page(title: str, subtitle: str, body: Iterable[str], notes: Sequence[str]) -> str:
-    footer = "".join(f"<p>{escape(note)}</p>" for note in (*notes, "Written by Vitreous from the files of the run."))
+def page(
+    title: str,
+    subtitle: str,
+    body: Iterable[str],
+    notes: Sequence[str],
+    *,
+    origin: str = "from the files of the run",
+    style: str = "",
+) -> str:
+    footer = "".join(f"<p>{escape(note)}</p>" for note in (*notes, f"Written by Vitreous {origin}."))
     return "\n".join(
         (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
+            f"<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>",
             f'<header><h1>{escape(title)}</h1>\n<div class="soft">{escape(subtitle)}</div></header>',
             *body,
             f"<footer>{footer}</footer>\n</body>\n</html>\n",

@@ -22,6 +22,8 @@ from vitreous.models.base import Backbone
 from vitreous.options import did_you_mean
 from vitreous.spec import Size
 
+LaidOut = Callable[[Attention], Tensor]
+
 
 class Trace(Mapping[str, Attention]):
     """What the last forward pass did, by layer: ``trace["blocks.3"].weights``, ``trace.norms["blocks.3"]``."""
@@ -78,13 +80,14 @@ class Trace(Mapping[str, Attention]):
         """The same of the weights' gradients."""
         return dict(self.each_whole(Attention.whole_gradient))
 
-    def each_whole(
-        self, laid_out: Callable[[Attention], Tensor] = Attention.whole
-    ) -> Iterator[tuple[str, Float[Tensor, "b h n n"]]]:
+    def each_whole(self, laid_out: LaidOut = Attention.whole) -> Iterator[tuple[str, Float[Tensor, "b h n n"]]]:
         """One block at a time: whole matrices are large."""
-        for block, attentions in self.looking().items():
-            wholes = [self.by_picture(laid_out(attention)) for attention in attentions]
-            yield block, sum(wholes[1:], wholes[0])
+        for block in self.looking():
+            yield block, self.whole_of(block, laid_out)
+
+    def whole_of(self, block: str, laid_out: LaidOut = Attention.whole) -> Float[Tensor, "b h n n"]:
+        wholes = [self.by_picture(laid_out(attention)) for attention in self.looking()[block]]
+        return sum(wholes[1:], wholes[0])
 
     def by_picture(self, whole: Float[Tensor, "p h n n"]) -> Float[Tensor, "b h n n"]:
         if self.images is None or len(whole) == len(self.images):
@@ -99,12 +102,15 @@ class Trace(Mapping[str, Attention]):
                 found.setdefault(".".join(name.split(".")[:2]), []).append(attention)
         return found
 
+    def last(self) -> str:
+        """The last block in which tokens look at tokens."""
+        if not self.looking():
+            raise ValueError("in none of the recorded layers do tokens look at tokens, so there is no map of them")
+        return list(self.looking())[-1]
+
     def cells(self, block: str | None = None) -> tuple[Grid, int]:
         """Grid and number of prefix tokens of a block, by default the last in which tokens look at tokens."""
-        looking = self.looking()
-        if not looking:
-            raise ValueError("in none of the recorded layers do tokens look at tokens, so there is no map of them")
-        attention = looking[block or list(looking)[-1]][0]
+        attention = self.looking()[block or self.last()][0]
         if attention.grid is None:
             raise ValueError("tokens were dropped, so their places on the grid are not known; record in eval mode")
         return attention.grid, attention.num_prefix
@@ -113,6 +119,13 @@ class Trace(Mapping[str, Attention]):
     def pool(self) -> flow.Pool | None:
         """What the classifier reads, where the model's config says so."""
         return getattr(self.model.config, "pool", None)
+
+    def mean_map(self, block: str | None = None) -> Float[Tensor, "b y x"]:
+        """How much each cell is looked at, by default in the last block; 1 is an even share.
+
+        It says where information is fetched from, not what it is used for.
+        """
+        return measures.mean_map(self.whole_of(block or self.last()), *self.cells(block))
 
     def class_attention(self) -> dict[str, Float[Tensor, "b h y x"]]:
         """By block and head: what the classifier's token looks at, or the cells that are averaged for it."""
@@ -156,7 +169,10 @@ class Trace(Mapping[str, Attention]):
         from vitreous.explain.inline import as_html
         from vitreous.explain.map_figures import trace_figure
 
-        return as_html(trace_figure(self), alt=str(self)) if self.looking() else f"<pre>{self}</pre>"
+        try:
+            return as_html(trace_figure(self), alt=str(self))
+        except ValueError as reason:  # nothing that could be drawn
+            return f"<pre>{self}\n({reason})</pre>"
 
     def __repr__(self) -> str:
         lines = [f"  {name}: {shapes(attention)}" for name, attention in self.items()]

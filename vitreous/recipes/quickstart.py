@@ -20,7 +20,7 @@ from PIL import Image
 from vitreous.cli.show import out
 from vitreous.data.augment import Augment, evaluation_pixels
 from vitreous.data.shapes import Scenes, Shapes
-from vitreous.explain.figures import attention_sheet, looked_at
+from vitreous.explain.figures import attention_sheet
 from vitreous.explain.record import record
 from vitreous.models.base import Backbone
 from vitreous.models.vit import ViTConfig
@@ -80,9 +80,8 @@ def draw(model: Backbone, output: Path, *, seed: int) -> None:
         f"{Shapes.classes[a]}" + ("" if a == label else f" (really: {Shapes.classes[label]})")
         for a, label in zip(answers, scenes.labels, strict=True)
     ]
-    last = f"blocks.{len(model.blocks()) - 1}"
     save_scenes(scenes, output / "scenes")
-    attention_sheet(scenes.images, looked_at(trace[last]), titles, output / "attention.png")
+    attention_sheet(scenes.images, trace.mean_map(), titles, output / "attention.png")
 
 
 def save_scenes(scenes: Scenes, folder: Path) -> None:

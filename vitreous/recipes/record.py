@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from vitreous.data.base import Dataset
 from vitreous.data.loader import EvaluationLoader
-from vitreous.explain.figures import looked_at
 from vitreous.explain.record import record
 from vitreous.explain.report import write_report
-from vitreous.layers.attention import Attend
+from vitreous.layers.attention import Seam
 from vitreous.models.base import Backbone
 from vitreous.recipes.base import Recipe
 from vitreous.recipes.materials import Materials
@@ -90,12 +89,11 @@ def worst_mistakes(model: Backbone, valid: Dataset, outcome: Outcome) -> dict[st
         return arrays
     loader = EvaluationLoader(valid, model.spec.preprocess)
     images = torch.cat([batch.images for _, batch in loader.part(outcome.indices[worst])])
-    if any(isinstance(module, Attend) for module in model.modules()):
+    if any(isinstance(module, Seam) for module in model.modules()):
         with torch.inference_mode(), record(model) as trace:
             model(images)
-        on_a_grid = [attention for attention in trace.values() if attention.key_grid is not None]
-        if on_a_grid:
-            arrays["attention"] = looked_at(on_a_grid[-1]).numpy()
+        if trace.looking():
+            arrays["attention"] = trace.mean_map().numpy()
     return arrays | {"images": as_bytes(images, model)}
 
 

@@ -1,0 +1,178 @@
+"""vitreous explain"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from vitreous.cli.pictures import Pictures, Weights, make_predictor, report_skipped
+from vitreous.cli.show import err, out, shortened
+from vitreous.data.pictures import BadPicture, find_pictures
+from vitreous.explain.portrait import Portrait
+from vitreous.explain.portrait_page import Entry, write_index, write_page
+from vitreous.explain.portrait_sections import verdict
+from vitreous.explain.sitting import choose_methods, class_number
+from vitreous.explain.sitting import explain as portrait_of
+from vitreous.models.base import Backbone
+
+
+def explain(
+    weights: Weights,
+    pictures: Pictures,
+    model: str | None = None,
+    output: Path = Path("explain.html"),
+    compare: Path | None = None,
+    compare_model: str | None = None,
+    target: str | None = None,
+    methods: tuple[str, ...] = (),
+    quick: bool = False,
+) -> None:
+    """Show why a model answers as it does: one page for a picture, and an index of pages for several.
+
+    Args:
+        weights: A weights file of ours, one of others with --model, or the name of a public weight.
+        pictures: Files, folders, or patterns in quotes.
+        model: The model of a foreign weights file, such as deit_tiny_16.
+        output: The page; for several pictures their index, with the pages in a folder of the same name.
+        compare: Another weights file, to be shown beside the first.
+        compare_model: The model of that file, if it is a foreign one.
+        target: A class, by name or number, to explain in place of the model's own answer.
+        methods: Which maps to make, such as rollout "gradient rollout" occlusion; by itself all.
+        quick: Only what asks the model a few times.
+    """
+    check_output(output)
+    paths = find_pictures(pictures)
+    asked = Asked(target, tuple(re.sub("[-_]", " ", name) for name in methods), quick)
+    sources = [(weights, model)] + ([] if compare is None else [(compare, compare_model)])
+    names = names_of([source for source, _ in sources])
+    sitters = [Sitter(name, make_predictor(*source).model) for name, source in zip(names, sources, strict=True)]
+    for sitter in sitters:
+        asked.check(sitter.model)
+    if len(paths) == 1:
+        one_page(sitters, paths[0], output, asked)
+    else:
+        many_pages(sitters, paths, output, asked)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to find out about every picture."""
+
+    target: str | None
+    methods: tuple[str, ...]
+    quick: bool
+
+    def check(self, model: Backbone) -> None:
+        """Complain before the first picture, not after the last."""
+        choose_methods(model, self.methods, quick=self.quick)
+        if self.target is not None:
+            class_number(model, self.target)
+
+
+@dataclass(frozen=True)
+class Sitter:
+    """A model with the name that the pages give it."""
+
+    name: str
+    model: Backbone
+
+    def portrait(self, path: Path, asked: Asked, tell: Callable[[str], None]) -> Portrait:
+        return portrait_of(
+            self.model, path, target=asked.target, methods=asked.methods, quick=asked.quick, name=self.name,
+            progress=tell,
+        )  # fmt: skip
+
+
+def one_page(sitters: Sequence[Sitter], path: Path, output: Path, asked: Asked) -> None:
+    with watched(1) as watch:
+        portraits = [sitter.portrait(path, asked, watch.tell) for sitter in sitters]
+    write_page(output, portraits)
+    for portrait in portraits:
+        out.print(
+            f"{portrait.model}: {portrait.answer.best(1)[0][0]}. {verdict(portrait)}", markup=False, soft_wrap=True
+        )
+    out.print(str(output), markup=False, soft_wrap=True)
+
+
+def many_pages(sitters: Sequence[Sitter], paths: Sequence[Path], output: Path, asked: Asked) -> None:
+    """Page after page; the index tells of those that are finished, however the run ends."""
+    folder = output.with_suffix("")
+    entries: list[Entry] = []
+    skipped: dict[str, str] = {}
+    try:
+        with watched(len(paths)) as watch:
+            for path, name in zip(paths, page_names(paths), strict=True):
+                try:
+                    portraits = [sitter.portrait(path, asked, watch.telling(path)) for sitter in sitters]
+                    folder.mkdir(exist_ok=True)
+                    write_page(folder / name, portraits)
+                    entries.append(Entry.of(f"{folder.name}/{name}", portraits))
+                except BadPicture as error:
+                    skipped[str(path)] = error.reason
+                watch.next()
+    finally:
+        if entries:
+            write_index(output, [sitter.name for sitter in sitters], entries, skipped)
+    report_skipped(skipped, len(paths))
+    say(f"{output}: an index of {len(entries):,} pages in {folder}")
+
+
+def say(line: str) -> None:
+    out.print(line, markup=False, soft_wrap=True)
+
+
+def names_of(weights: Sequence[Path]) -> list[str]:
+    """The names of files; where these are the same, as in two runs, with their folders, or else whole paths."""
+    plain = [path.name.removesuffix(".safetensors") for path in weights]
+    in_folders = [f"{path.resolve().parent.name}/{name}" for path, name in zip(weights, plain, strict=True)]
+    return next(
+        (names for names in (plain, in_folders) if len(set(names)) == len(names)), [str(path) for path in weights]
+    )
+
+
+def page_names(paths: Sequence[Path]) -> list[str]:
+    """A page for every picture, named after it; pictures of the same name are numbered."""
+    names: dict[str, None] = {}
+    for path in paths:
+        stem = re.sub(r"[^\w.-]+", "_", path.stem).strip(".") or "picture"
+        candidates = (stem if number == 1 else f"{stem}-{number}" for number in itertools.count(1))
+        names[next(name for name in candidates if name not in names)] = None
+    return [f"{name}.html" for name in names]
+
+
+def check_output(output: Path) -> None:
+    """Before hours of work rather than after them."""
+    if output.suffix not in (".html", ".htm"):
+        raise ValueError(f"--output is a page and must end in .html, got {output}")
+    if output.is_dir() or not output.resolve().parent.is_dir():
+        raise ValueError(f"cannot write {output}: {'it is a folder' if output.is_dir() else 'there is no such folder'}")
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A bar on stderr, where somebody is watching, that tells what is being done."""
+
+    bar: Progress
+    task: TaskID
+
+    def tell(self, doing: str) -> None:
+        self.bar.update(self.task, description=doing)
+
+    def telling(self, path: Path) -> Callable[[str], None]:
+        return lambda doing: self.tell(f"{shortened(path.name)}: {doing}")
+
+    def next(self) -> None:
+        self.bar.advance(self.task)
+
+
+@contextmanager
+def watched(total: int) -> Iterator[Watch]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        yield Watch(bar, bar.add_task("looking", total=total))

@@ -1,0 +1,68 @@
+"""Figures inside a page: nothing beside the page is needed to see them, and a text says what they show."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from vitreous.explain.figures import Array, as_picture
+from vitreous.explain.report_figures import as_svg
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def as_html(figure: Figure, alt: str) -> str:
+    """A figure as an image on white, for notebooks."""
+    buffer = io.BytesIO()
+    with any_script():
+        figure.savefig(buffer, format="png", facecolor="white")
+    return image_tag("png", buffer.getvalue(), alt)
+
+
+def as_drawing(figure: Figure, name: str, alt: str) -> str:
+    """A figure as SVG in the page's ink, light or dark; ``name`` is its own on the page."""
+    figure.set_facecolor("none")
+    with any_script():
+        svg = as_svg(figure, name)
+    svg = re.sub(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)", lambda found: smaller(found[1]), svg)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)
+
+
+@contextmanager
+def any_script() -> Iterator[None]:
+    """Classes have names in all scripts: matplotlib's own font need not know them, the reader's browser does."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+def smaller(png: str) -> str:
+    """The data of a PNG, or of the same picture as WebP where that is shorter: photographs are, by a lot."""
+    content = base64.b64decode(png)
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(content)).save(buffer, "WEBP", quality=85)
+    return data_of("webp", buffer.getvalue()) if len(buffer.getvalue()) < len(content) else data_of("png", content)
+
+
+def picture_tag(image: Array, alt: str) -> str:
+    """A picture (c, y, x) as it is."""
+    buffer = io.BytesIO()
+    Image.fromarray(as_picture(image)).save(buffer, "WEBP", quality=90)
+    return image_tag("webp", buffer.getvalue(), alt)
+
+
+def image_tag(kind: str, content: bytes, alt: str) -> str:
+    return f'<img src="{data_of(kind, content)}" alt="{escape(alt)}">'
+
+
+def data_of(kind: str, content: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

@@ -1,0 +1,108 @@
+"""Portraits as pages that need nothing but themselves, one or two models to a page, and an index of many pages."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+from PIL import Image
+
+from vitreous.explain import report_page as html
+from vitreous.explain.figures import as_picture
+from vitreous.explain.inline import image_tag
+from vitreous.explain.portrait import Portrait
+from vitreous.explain.portrait_sections import SECTIONS, Section
+from vitreous.weights.files import write_atomically
+
+STYLE = """
+.side { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1.5rem 2.5rem }
+.side > div { min-width: 0 }
+h3 { margin: 0 0 0.75rem; font-size: 1rem; font-weight: 600; overflow-wrap: anywhere }
+.answer { display: flex; flex-wrap: wrap; gap: 1rem 2rem; align-items: flex-start; margin-top: 1rem }
+.answer img { width: min(100%, 18rem); border-radius: 4px }
+.answer > div { flex: 1 1 16rem }
+.verdict { margin: 0 0 1rem; padding: 0.8rem 1rem; border-left: 3px solid rgb(var(--blue)); background: var(--panel) }
+.wide svg { min-width: min(var(--width), 30rem) }
+.list td.word { min-width: 6.5rem; overflow-wrap: break-word }
+.missing { color: var(--soft); font-style: italic }
+.reading b { font-weight: 600; color: var(--ink) }
+.gallery a { color: inherit; text-decoration: none }
+.gallery a:hover figcaption { text-decoration: underline }
+.gallery img { width: 100%; height: 10rem; image-rendering: auto }
+"""
+BESIDE = "body { max-width: 96rem }"
+THUMBNAIL = 208
+
+
+def write_page(path: Path, portraits: Sequence[Portrait]) -> None:
+    """One picture's page; two portraits stand side by side."""
+    if len({portrait.picture for portrait in portraits}) > 1:
+        raise ValueError("models are compared on the same picture, got " + " and ".join(p.picture for p in portraits))
+    names = " and ".join(portrait.model for portrait in portraits)
+    style = STYLE + (BESIDE if len(portraits) > 1 else "")
+    body = [section(part, portraits) for part in SECTIONS]
+    subtitle = f"as {names} {'sees' if len(portraits) == 1 else 'see'} it"
+    origin = "from one look of each model at this picture"
+    page = html.page(portraits[0].picture, subtitle, body, [], origin=origin, style=style)
+    write_atomically(path, page.encode())
+
+
+def section(part: Section, portraits: Sequence[Portrait]) -> str:
+    """The drawing of every model under one heading, or why it is missing; how to read it once for all."""
+    drawn, any_drawn = [], False
+    for index, portrait in enumerate(portraits):
+        try:
+            body = part.draw(portrait, str(index))
+            any_drawn = True
+        except ValueError as reason:
+            body = f'<p class="missing">{escape(sentence(str(reason)))}</p>'
+        drawn.append(body if len(portraits) == 1 else f"<div><h3>{escape(portrait.model)}</h3>{body}</div>")
+    together = drawn[0] if len(drawn) == 1 else f'<div class="side">{"".join(drawn)}</div>'
+    words = (("How to read it.", part.reading), ("What it does not show.", part.limits))
+    below = "".join(f'<p class="reading"><b>{head}</b> {escape(text)}</p>' for head, text in words)
+    return html.section(part.title, together + (below if any_drawn else ""))
+
+
+def sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A picture's line in the index: its page, relative to the index, a thumbnail, and what the models say."""
+
+    page: str
+    title: str
+    thumbnail: bytes
+    answers: tuple[str, ...]
+
+    @classmethod
+    def of(cls, page: str, portraits: Sequence[Portrait]) -> Entry:
+        picture = Image.fromarray(as_picture(portraits[0].image))
+        picture.thumbnail((THUMBNAIL, THUMBNAIL))
+        buffer = io.BytesIO()
+        picture.save(buffer, "WEBP", quality=80)
+        best = (portrait.answer.best(1)[0] for portrait in portraits)
+        return cls(page, portraits[0].picture, buffer.getvalue(), tuple(f"{name} {share:.1%}" for name, share in best))
+
+
+def link(entry: Entry) -> str:
+    answers = "".join(f'<br><span class="soft">{escape(answer)}</span>' for answer in entry.answers)
+    picture = image_tag("webp", entry.thumbnail, entry.title)
+    caption = f"<figcaption>{escape(entry.title)}{answers}</figcaption>"
+    return f'<a href="{quote(entry.page)}"><figure>{picture}{caption}</figure></a>'
+
+
+def write_index(path: Path, models: Sequence[str], entries: Sequence[Entry], skipped: dict[str, str]) -> None:
+    """Thumbnails with the answers, each a link to its page; what could not be used stands below."""
+    links = "".join(link(entry) for entry in entries)
+    notes = [f"{name} was left out: {reason}." for name, reason in skipped.items()]
+    subtitle = f"as {' and '.join(models)} {'sees' if len(models) == 1 else 'see'} them"
+    title = f"{len(entries):,} picture{'s' if len(entries) != 1 else ''}"
+    body = [html.section("Pictures", f'<div class="gallery">{links}</div>', "Each picture opens its own page.")]
+    origin = "from one look of each model at every picture"
+    write_atomically(path, html.page(title, subtitle, body, notes, origin=origin, style=STYLE).encode())

@@ -1,0 +1,203 @@
+"""How a portrait comes about: a model looks at a picture, and is asked why in every way that it can answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from vitreous.data.pictures import BadPicture, open_picture, standard
+from vitreous.data.transforms import transforms
+from vitreous.explain.attribution import METHODS, OF_ATTENTION, Method, at_rest, methods_for
+from vitreous.explain.faithfulness import cell_size, deletion, insertion, on_cells
+from vitreous.explain.layers_seen import LayerSeen, Pool, rollout_by_depth, see_layers, see_norms
+from vitreous.explain.lens import logit_lens
+from vitreous.explain.map_figures import Place, as_seen
+from vitreous.explain.portrait import RANDOM_ORDERS, Answer, Explained, Portrait
+from vitreous.explain.weight_figures import first_filters, positions_of
+from vitreous.models import MODELS
+from vitreous.models.base import Backbone
+from vitreous.options import did_you_mean
+from vitreous.weights.load import load
+
+Picture = str | os.PathLike[str] | Image.Image
+Source = str | os.PathLike[str] | Backbone
+T = TypeVar("T")
+
+#: What ``quick`` leaves out where attention can be shown instead: each asks the model dozens of times.
+THOROUGH = ("occlusion", "integrated gradients")
+
+
+def explain(
+    model: Source,
+    picture: Picture,
+    *,
+    target: str | int | None = None,
+    methods: Sequence[str] = (),
+    quick: bool = False,
+    name: str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Portrait:
+    """Everything that can be shown about a model's answer for a picture, or about another class (``target``).
+
+    ``methods`` are names of ``attribution.METHODS``; by themselves all that can serve the model, with ``quick`` those
+    that ask it a few times only. ``name`` is the model's in the portrait; ``progress`` is told what is being done.
+    """
+    net = model if isinstance(model, Backbone) else load(model)
+    if not net.config.num_classes:
+        raise ValueError("this model has no classifier (num_classes is 0), so there is no answer to explain")
+    chosen = choose_methods(net, methods, quick=quick)
+    number = None if target is None else class_number(net, target)
+    image = prepare(net, picture)[None].to(next(net.parameters()).device)
+    with at_rest(net):
+        sitting = Sitting(net, image, number, steps=10 if quick else 20, tell=progress or (lambda _: None))
+        return sitting.portrait(chosen, model=name or name_of(model, net), picture=title_of(picture))
+
+
+@dataclass
+class Sitting:
+    """One model, which is at rest, before one picture; ``reasons`` collect what it cannot answer."""
+
+    net: Backbone
+    image: Float[Tensor, "1 c y x"]
+    number: int | None  # of the class that is asked about; None: the likeliest
+    steps: int
+    tell: Callable[[str], None]
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def portrait(self, chosen: Mapping[str, Method], *, model: str, picture: str) -> Portrait:
+        answer = self.answer()
+        methods = {name: self.judged(name, method, answer.target)[0] for name, method in chosen.items()}
+        chance = self.judged("random", METHODS["random"], answer.target, times=RANDOM_ORDERS)
+        place = most_important(methods)
+        layers = self.layers(place)
+        return Portrait(
+            model=model,
+            picture=picture,
+            image=as_seen(self.image[0], self.net.spec.preprocess),
+            answer=answer,
+            methods=methods,
+            chance=tuple(chance),
+            place=place,
+            layers=layers,
+            rollout=rollout_by_depth(layers, pool=self.pool),
+            norms=see_norms(self.net, self.image),
+            lens=self.lens(),
+            positions=self.maybe("positions", lambda: positions_of(self.net)),
+            filters=self.maybe("filters", lambda: first_filters(self.net)),
+            reasons=self.reasons,
+        )
+
+    @property
+    def pool(self) -> Pool:
+        return "class" if getattr(self.net.config, "pool", "class") == "class" else "mean"
+
+    @torch.no_grad()
+    def answer(self) -> Answer:
+        probabilities = self.net(self.image)[0].float().softmax(-1).cpu()
+        number = int(probabilities.argmax()) if self.number is None else self.number
+        return Answer(self.net.spec.labels, probabilities, number)
+
+    def judged(self, name: str, method: Method, target: int, *, times: int = 1) -> list[Explained]:
+        """A method's map of the picture, several for a method that throws dice, and how it fares."""
+        self.tell(name)
+        images = self.image.expand(times, -1, -1, -1)
+        targets = torch.full((times,), target, device=images.device)
+        size = (images.shape[2], images.shape[3])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            heat = on_cells(method(self.net, images, targets).detach().float(), size, cell_size(self.net, size))
+        curves = [curve(self.net, images, targets, heat, steps=self.steps) for curve in (deletion, insertion)]
+        return [Explained(*one) for one in zip(heat.cpu(), *(curve.cpu() for curve in curves), strict=True)]
+
+    def layers(self, place: Place) -> dict[str, LayerSeen]:
+        self.tell("layers")
+        found = self.maybe("attention", lambda: see_layers(self.net, self.image, place, pool=self.pool))
+        layers, left_out = found if found is not None else ({}, {})
+        self.reasons |= left_out
+        return layers
+
+    def lens(self) -> dict[str, Float[Tensor, " k"]]:
+        self.tell("logit lens")
+        answers = logit_lens(self.net, self.image)
+        return {block: logits[0].float().softmax(-1).cpu() for block, logits in answers.items()}
+
+    def maybe(self, what: str, see: Callable[[], T]) -> T | None:
+        """What is seen, or None and the reason."""
+        try:
+            return see()
+        except ValueError as error:
+            self.reasons[what] = str(error)
+            return None
+
+
+def most_important(methods: Mapping[str, Explained]) -> Place:
+    """The centre of the hottest cell of the most faithful map."""
+    heat = max(methods.values(), key=lambda method: method.faithfulness).heat
+    row, column = divmod(int(heat.argmax()), heat.shape[1])
+    return (row + 0.5) / heat.shape[0], (column + 0.5) / heat.shape[1]
+
+
+def choose_methods(model: Backbone, names: Sequence[str], *, quick: bool) -> dict[str, Method]:
+    """Those that were asked for, or all that can serve the model; random is measured beside them in any case."""
+    serving = {name: method for name, method in methods_for(model).items() if name != "random"}
+    if not names:
+        light = {name: method for name, method in serving.items() if name not in THOROUGH}
+        return light if quick and light else serving
+    for name in names:
+        if name not in METHODS:
+            raise ValueError(f"there is no method {name!r}{did_you_mean(name, METHODS)}")
+        if name in OF_ATTENTION and name not in serving:
+            raise ValueError(f"{name} needs attention between tokens; this model takes {' and '.join(serving)}")
+    chosen = {name: METHODS[name] for name in dict.fromkeys(names) if name != "random"}
+    if not chosen:
+        raise ValueError(f"random is what the others are measured against; name one of {', '.join(serving)} beside it")
+    return chosen
+
+
+def class_number(model: Backbone, target: str | int) -> int:
+    """The number of a class that is given by its name, in upper or lower case, or by that number."""
+    count, labels = model.config.num_classes, model.spec.labels
+    names = {name.casefold(): number for number, name in reversed(list(enumerate(labels)))}
+    if isinstance(target, str) and target.strip().casefold() in names:
+        return names[target.strip().casefold()]
+    if isinstance(target, int) or target.strip().isdecimal():
+        if 0 <= int(target) < count:
+            return int(target)
+        raise ValueError(f"there is no class {target}: the model has {count}, numbered from 0 to {count - 1}")
+    if not labels.names:
+        raise ValueError(f"the model's classes have no names; give a number from 0 to {count - 1}, not {target!r}")
+    raise ValueError(f"there is no class {target!r}{did_you_mean(target, labels)}")
+
+
+def prepare(model: Backbone, picture: Picture) -> Float[Tensor, "c y x"]:
+    """The picture as the model takes it; one smaller than a single patch has nothing to explain."""
+    try:
+        opened = standard(picture) if isinstance(picture, Image.Image) else open_picture(picture)
+        patch = model.strides[0]
+        if opened.height < patch[0] or opened.width < patch[1]:
+            raise BadPicture(
+                f"{opened.width}×{opened.height} pixels are fewer than one patch ({patch[1]}×{patch[0]}); "
+                "give a larger picture"
+            )
+    except BadPicture as error:
+        raise BadPicture(f"{title_of(picture)}: {error}", error.reason) from None
+    return transforms(model)(opened)
+
+
+def title_of(picture: Picture) -> str:
+    return "the picture" if isinstance(picture, Image.Image) else Path(picture).name
+
+
+def name_of(source: Source, model: Backbone) -> str:
+    """The file's name, or that of the row of the table that the model is built from, or of its family."""
+    if not isinstance(source, Backbone):
+        return Path(source).name.removesuffix(".safetensors")
+    return next((name for name, config in MODELS.items() if config == model.config), type(model).__name__)

@@ -1,0 +1,121 @@
+"""What weights look like by themselves, before any picture: positions and the filters of the first layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.explain.figures import Array, as_numbers
+from vitreous.explain.report_figures import INK
+from vitreous.layers.patch import grid_of
+from vitreous.layers.position import Grid, Learned, LearnedAxes, SinCos
+from vitreous.models.base import Backbone
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_CELLS = 14
+MOST_FILTERS = 64
+COMPONENTS = 28
+
+
+def position_figure(table: Float[Array, "n d"], grid: Grid) -> Figure:
+    """Cosine similarity of each cell's position with those of all others: a small map per cell, at the cell's place."""
+    from matplotlib.figure import Figure
+
+    similar = position_similarity(as_numbers(table), grid)
+    mosaic = tiles([[map_.numpy() for map_ in row] for row in similar], fill=np.nan)
+    side = 4.6 / max(mosaic.shape)
+    figure = Figure(figsize=(mosaic.shape[1] * side + 1.0, mosaic.shape[0] * side + 0.2), dpi=144, layout="constrained")
+    axis = figure.subplots()
+    axis.set_axis_off()
+    drawn = axis.imshow(mosaic, cmap="cividis", vmin=float(similar.min()), vmax=1.0, interpolation="nearest")
+    bar = figure.colorbar(drawn, ax=axis, fraction=0.04, pad=0.02, aspect=28)
+    bar.set_label("cosine similarity", color=INK, fontsize=8.5)
+    bar.ax.tick_params(colors=INK, labelsize=8)
+    bar.outline.set_visible(False)
+    return figure
+
+
+def position_similarity(table: Float[Tensor, "n d"], grid: Grid) -> Float[Tensor, "v w y x"]:
+    """cos(E[v, w], E[y, x]) for all cells (y, x), and of the cells (v, w) at most 14 each way, evenly spread."""
+    if len(table) != grid[0] * grid[1]:
+        raise ValueError(f"a grid of {grid[0]}×{grid[1]} has {grid[0] * grid[1]} positions, got {len(table)}")
+    unit = F.normalize(table, dim=-1)
+    maps = (unit @ unit.T).reshape(*grid, *grid)
+    rows, columns = (torch.linspace(0, count - 1, min(count, MOST_CELLS)).round().long() for count in grid)
+    return maps[rows][:, columns]
+
+
+def filter_figure(filters: Float[Array, "d c p q"]) -> Figure:
+    """The filters that see the pixels, as coloured tiles; of more than 64 the first principal components."""
+    from matplotlib.figure import Figure
+
+    chosen = as_numbers(filters)
+    if len(chosen) > MOST_FILTERS:
+        chosen = principal_filters(chosen, COMPONENTS)
+    columns = min(14, len(chosen))
+    pictures = [coloured(one) for one in chosen]
+    rows = [pictures[start : start + columns] for start in range(0, len(pictures), columns)]
+    rows[-1] += [np.ones_like(pictures[0])] * (columns - len(rows[-1]))
+    mosaic = tiles(rows, fill=1.0)
+    side = 8.4 / mosaic.shape[1]
+    figure = Figure(figsize=(8.4, mosaic.shape[0] * side), dpi=144)
+    axis = figure.add_axes((0, 0, 1, 1))
+    axis.set_axis_off()
+    axis.imshow(mosaic, interpolation="nearest")
+    return figure
+
+
+def principal_filters(filters: Float[Tensor, "d c p q"], count: int) -> Float[Tensor, "k c p q"]:
+    """The directions along which the filters differ most, each as a filter; the largest first."""
+    rows = filters.flatten(1)
+    directions = torch.linalg.svd(rows - rows.mean(dim=0), full_matrices=False).Vh[:count]
+    return directions.reshape(-1, *filters.shape[1:])
+
+
+def coloured(one: Float[Tensor, "c p q"]) -> Float[np.ndarray, "p q 3"]:
+    """Zero is middle grey, and the strongest weight as far from it as can be; without colours, grey."""
+    scaled = 0.5 + 0.5 * one / one.abs().max().clamp(min=1e-12)
+    if len(scaled) != 3:
+        scaled = scaled.mean(dim=0, keepdim=True).expand(3, -1, -1)
+    return rearrange(scaled, "c p q -> p q c").numpy()
+
+
+def tiles(rows: list[list[np.ndarray]], *, fill: float) -> np.ndarray:
+    """Pictures of one size in rows and columns, with gaps between them."""
+    height, width = rows[0][0].shape[:2]
+    gap = max(1, round(max(height, width) / 10))
+    canvas = np.full(
+        (len(rows) * (height + gap) - gap, len(rows[0]) * (width + gap) - gap, *rows[0][0].shape[2:]), fill
+    )
+    for i, row in enumerate(rows):
+        for j, picture in enumerate(row):
+            y, x = i * (height + gap), j * (width + gap)
+            canvas[y : y + height, x : x + width] = picture
+    return canvas
+
+
+def positions_of(model: Backbone) -> tuple[Float[Tensor, "n d"], Grid]:
+    """The positions that a model adds to its cells, learned or fixed, at its native size; else the reason."""
+    for module in model.modules():
+        if isinstance(module, Learned | LearnedAxes | SinCos):
+            grid = grid_of(model.config.image_size, model.strides[0]) if isinstance(module, SinCos) else module.grid
+            return module(grid)[0, module.num_prefix :].detach(), grid
+    raise ValueError("this model adds no table of positions: its attention, or its convolutions, know where things are")
+
+
+def first_filters(model: Backbone) -> Float[Tensor, "d c p q"]:
+    """The weights of the convolution that sees the pixels; else the reason."""
+    first = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
+    if first is None or first.in_channels != model.config.num_channels:
+        raise ValueError(
+            "the first convolution of this model does not see pixels, but what a fixed filter made of them"
+        )
+    return first.weight.detach()
