@@ -4,14 +4,13 @@
     python -m benchmarks.recording --quick    a small model, few rounds, into a folder of its own: does it work?
 
 ViT-B/16 at 384 pixels, one picture, float32, no gradients, one thread. The ways take turns, and the least of several
-rounds counts. Held is what the trace keeps afterwards; the peak, measured in a process of its own, is how far the
-resident memory rises above that of the model at rest.
+rounds counts. Held is what the trace keeps afterwards. The peak is how far the resident memory rises above that of the
+model at rest, measured in a process of its own, on Linux.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 import tempfile
@@ -64,9 +63,16 @@ def peak(way: str, quick: bool) -> float:
 def print_peak(way: str, quick: bool) -> None:
     model, images = build(quick)
     look(model, images[..., :32, :32], None)  # what the libraries take once
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = resident("VmRSS")
     look(model, images, WAYS[way])
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print(resident("VmHWM") - before)
+
+
+def resident(line: str) -> float:
+    """MiB by which Linux counts this process: at present (VmRSS), or at most (VmHWM)."""
+    status = dict(row.split(":", 1) for row in Path("/proc/self/status").read_text().splitlines())
+    return float(status[line].split()[0]) / 1024
 
 
 def main() -> None:

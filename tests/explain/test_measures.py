@@ -309,3 +309,9 @@ BAD = [
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_strides_may_be_whole_numbers():
+    even = torch.full((1, 1, 4, 4), 0.25)
+    expected = 16 * (0 + 1 + 1 + 2**0.5) / 4
+    assert measures.mean_distance(even, (2, 2), 0, stride=(16, 16)).item() == pytest.approx(expected, rel=1e-6)

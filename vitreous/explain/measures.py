@@ -37,7 +37,7 @@ def mean_distance(
     looks at any, the distance is NaN.
     """
     check_tokens(whole.shape[-1], grid, num_prefix)
-    y, x = (axis * step for axis, step in zip(coordinates(grid, whole.device), stride, strict=True))
+    y, x = (axis * float(step) for axis, step in zip(coordinates(grid, whole.device), stride, strict=True))
     distance = torch.hypot(y[:, None] - y, x[:, None] - x).to(whole.dtype)
     among_cells = whole[:, :, num_prefix:, num_prefix:]
     reach = torch.einsum("bhqk, qk -> bhq", among_cells, distance) / among_cells.sum(dim=-1)
