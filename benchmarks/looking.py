@@ -1,6 +1,6 @@
 """How a real model looks at photos, layer by layer: attention distance, entropy, rank and token norms by depth.
 
-    python -m benchmarks.looking WEIGHTS FOLDER     writes docs/figures/looking.json and docs/images/looking.png
+    python -m benchmarks.looking WEIGHTS FOLDER     writes docs/images/looking.png and looking.json
 
 WEIGHTS are those of DeiT-Tiny, or of any model with --model; FOLDER holds photos. Values are means over the photos, a
 dot in the figure for every head. Distances are between the centres of cells, in pixels of the model's input, the class
@@ -63,7 +63,7 @@ def main() -> None:
             f"{row['largest norm over median']:>12.2f}{row['outliers']:>10}{row['similarity of heads']:>8.2f}"
         )
     layers_figure(heads).savefig(DOCS / "images" / "looking.png", dpi=130)
-    write_record(DOCS / "figures" / "looking.json", "benchmarks.looking", 0, photos=len(images), results=rows)
+    write_record(DOCS / "images" / "looking.json", "benchmarks.looking", 0, photos=len(images), results=rows)
 
 
 def similarity_within(similarity: torch.Tensor, layer: int, num_heads: int) -> float:

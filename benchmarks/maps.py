@@ -18,8 +18,8 @@ from matplotlib.colors import Normalize
 import vitreous as vt
 from benchmarks.record import write_record
 from vitreous.data.scenes import TEST_SEED
-from vitreous.explain.attribution import methods_for
-from vitreous.explain.faithfulness import cell_size, on_cells, pointing
+from vitreous.explain.attribution import cell_size, methods_for
+from vitreous.explain.faithfulness import on_cells, pointing
 from vitreous.explain.figures import as_picture, blended
 from vitreous.explain.sheet import draw_sheet
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vitreous.evaluate import Evaluation, evaluate
     from vitreous.explain.portrait import Portrait
     from vitreous.explain.record import record
-    from vitreous.explain.sitting import explain
+    from vitreous.explain.sitting import portrait
     from vitreous.explain.trace import Trace
     from vitreous.layers.reparam import fold
     from vitreous.models import create_model, list_models
@@ -52,7 +52,7 @@ _HOME = {
     "evaluate": "vitreous.evaluate",
     "Portrait": "vitreous.explain.portrait",
     "Trace": "vitreous.explain.trace",
-    "explain": "vitreous.explain.sitting",
+    "portrait": "vitreous.explain.sitting",
     "record": "vitreous.explain.record",
     "fold": "vitreous.layers.reparam",
     "create_model": "vitreous.models",

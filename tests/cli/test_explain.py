@@ -8,7 +8,7 @@ import vitreous as vt
 from tests.family import tiny
 from vitreous.cli import explain as command
 from vitreous.cli import main
-from vitreous.cli.explain import names_of, page_names
+from vitreous.cli.explain import check_folder, names_of, page_names
 from vitreous.explain import portrait_page
 from vitreous.explain.portrait_sections import SECTIONS
 
@@ -157,3 +157,13 @@ def test_pages_have_names_of_their_own(tmp_path):
     assert len(set(names)) == len(paths)
     assert names[:2] == ["a.html", "a-2.html"]
     assert all("/" not in name and "&" not in name for name in names)
+
+
+def test_pages_do_not_go_among_the_pictures_or_onto_a_file(tmp_path):
+    photos = [tmp_path / "photos" / name for name in ("a.png", "b.png")]
+    with pytest.raises(ValueError, match="where the pictures lie"):
+        check_folder(tmp_path / "photos", photos)
+    (tmp_path / "all").write_text("a file")
+    with pytest.raises(ValueError, match="but that is a file"):
+        check_folder(tmp_path / "all", photos)
+    check_folder(tmp_path / "why", photos)

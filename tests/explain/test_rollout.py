@@ -10,7 +10,7 @@ import torch
 
 import vitreous as vt
 from tests.family import small
-from vitreous.explain.rollout import class_attention, gradient_rollout, relevance_map, rollout
+from vitreous.explain.rollout import class_attention, gradient_rollout, raising, relevance_map, rollout
 
 
 def layer(*heads):
@@ -108,7 +108,11 @@ RELEVANCE = torch.tensor([[[2, 1.5], [0.5, 1]]], dtype=torch.float64)
 
 
 def test_gradient_rollout_by_hand():
-    assert torch.allclose(gradient_rollout(WEIGHTS, GRADIENTS), RELEVANCE)
+    assert torch.allclose(relevance(WEIGHTS, GRADIENTS), RELEVANCE)
+
+
+def relevance(weights, gradients):
+    return gradient_rollout(list(map(raising, weights, gradients)))
 
 
 def relevance_of(step, update):
@@ -128,9 +132,9 @@ def add(r, a):
 
 
 WRONG_RELEVANCES = {
-    "gradients in the order of the backward pass": lambda w, g: gradient_rollout(w, g[::-1]),
-    "gradients of the layer before": lambda w, g: gradient_rollout(w, [g[0], *g[:-1]]),
-    "layers from last to first": lambda w, g: gradient_rollout(w[::-1], g[::-1]),
+    "gradients in the order of the backward pass": lambda w, g: relevance(w, g[::-1]),
+    "gradients of the layer before": lambda w, g: relevance(w, [g[0], *g[:-1]]),
+    "layers from last to first": lambda w, g: relevance(w[::-1], g[::-1]),
     "heads averaged first": relevance_of(lambda w, g: (g * w).mean(1).clamp(min=0), add),
     "negative parts kept": relevance_of(lambda w, g: (g * w).mean(1), add),
     "absolute values": relevance_of(lambda w, g: (g * w).abs().mean(1), add),
@@ -190,12 +194,11 @@ def test_without_a_class_token_the_cells_answer():
     assert torch.allclose(relevance_map(matrix[None], (2, 2), 0, without_identity=True)[0], expected - 0.25)
 
 
-@pytest.mark.parametrize("pool", ["mean", "max"])
-def test_pooled_cells_answer_although_there_are_prefix_tokens(pool):
+def test_pooled_cells_answer_although_there_are_prefix_tokens():
     matrix = with_class_row()
     matrix[:2] = 0
     matrix[2:] = torch.arange(8) / 28
-    found = class_attention(matrix[None, None], GRID, NUM_PREFIX, pool=pool)
+    found = class_attention(matrix[None, None], GRID, NUM_PREFIX, rows=slice(NUM_PREFIX, None))
     assert torch.allclose(found[0, 0], torch.arange(2, 8, dtype=torch.float64).reshape(GRID) / 28)
     assert (class_attention(matrix[None, None], GRID, NUM_PREFIX) == 0).all()
 
@@ -220,7 +223,7 @@ def test_rollout_against_slow_loops(fusion, residual, discard):
 
 def test_gradient_rollout_against_slow_loops():
     layers, gradients = random_layers(4), list(torch.randn(4, 2, 3, 7, 7, dtype=torch.float64))
-    found = gradient_rollout(layers, gradients)
+    found = relevance(layers, gradients)
     for picture in range(2):
         pairs = [(w[picture].tolist(), g[picture].tolist()) for w, g in zip(layers, gradients, strict=True)]
         assert np.allclose(found[picture], slow_gradient_rollout(pairs))
@@ -289,8 +292,8 @@ def test_a_recorded_model_against_attention_written_out():
     attends = [block.mixer.attend for block in twin.blocks()]
     for picture in range(2):
         pairs = [(a.weights[picture].tolist(), a.weights.grad[picture].tolist()) for a in attends]
-        relevance, flow = np.array(slow_gradient_rollout(pairs)), np.array(slow_rollout([w for w, _ in pairs]))
-        assert np.allclose(trace.gradient_rollout()[picture], relevance[0, 3:].reshape(3, 5))
+        found, flow = np.array(slow_gradient_rollout(pairs)), np.array(slow_rollout([w for w, _ in pairs]))
+        assert np.allclose(trace.gradient_rollout()[picture], found[0, 3:].reshape(3, 5))
         assert np.allclose(trace.rollout()[picture], flow[0, 3:].reshape(3, 5))
         for (weights, _), found in zip(pairs, trace.class_attention().values(), strict=True):
             assert np.allclose(found[picture], np.array(weights)[:, 0, 3:].reshape(-1, 3, 5))
@@ -313,14 +316,11 @@ def test_a_model_of_stages_rolls_out_stage_by_stage():
 SMALL, LARGE = torch.full((1, 1, 4, 4), 1 / 4), torch.full((1, 1, 16, 16), 1 / 16)
 BAD = [
     (lambda: rollout([LARGE, SMALL]), "rollout needs one set of tokens in all layers, got 4 and 16 tokens; choose the"),
-    (lambda: gradient_rollout([LARGE, SMALL], [LARGE, SMALL]), "got 4 and 16 tokens; choose the layers of one stage"),
+    (lambda: gradient_rollout([LARGE, SMALL]), "got 4 and 16 tokens; choose the layers of one stage"),
     (lambda: rollout([]), "rollout needs at least one layer, got none"),
     (lambda: rollout([SMALL], fusion="men"), "there is no fusion of heads 'men'; did you mean 'mean'"),
     (lambda: rollout([SMALL], discard=1.0), "discard is the share .* got 1.0"),
-    (lambda: gradient_rollout([SMALL, SMALL], [SMALL]), "got 1 gradients for 2 layers; record both"),
     (lambda: class_attention(SMALL, (2, 2), 1), "are 5 tokens, got 4"),
-    (lambda: class_attention(SMALL, (2, 2), 0, pool="class"), "needs a class token"),
-    (lambda: class_attention(SMALL, (2, 2), 0, pool="men"), "there is no pool 'men'; did you mean 'mean'"),
     (lambda: relevance_map(SMALL[0], (1, 2), 1), "1×2 cells and 1 prefix tokens are 3 tokens, got 4"),
 ]
 
@@ -329,3 +329,37 @@ BAD = [
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+MIXERS = ["attention", "window", "local", "dilated", "block_sparse", "reduction", "performer", "deformable"]
+
+
+@pytest.mark.parametrize("mixer", [*MIXERS, "deformable_points"])
+def test_products_are_laid_out_and_not_factors(mixer):
+    """Where keys share cells, or cells a key, the product of sums is another number than the sum of products."""
+    model = small("vit_tiny_16", depth=2, patch_size=8, mixer=mixer, class_token=False, pool="mean").double()
+    images = torch.randn(2, 3, 56, 72, dtype=torch.float64)
+    with vt.record(model, gradients=True) as trace:
+        model(images)[:, 3].sum().backward()
+    expected = torch.eye(63, dtype=torch.float64)
+    for attention in trace.values():
+        product = (attention.weights * attention.gradient).clamp(min=0)
+        whole = attention.layout.whole(product)
+        assert whole.sum().item() <= product.sum().item() * (1 + 1e-6)  # padded queries and points outside are lost
+        expected = expected + whole.mean(1) @ expected
+    found = trace.gradient_rollout()
+    assert torch.allclose(found, (expected - torch.eye(63)).mean(1).reshape(2, 7, 9))
+    if mixer in ("attention", "window", "local", "reduction", "performer"):
+        each = [float((a.weights * a.gradient).clamp(min=0).sum()) for a in trace.values()]
+        assert [float(layer.sum()) for layer in trace.raised().values()] == pytest.approx(each, rel=1e-6)
+
+
+def test_both_tokens_of_a_distilled_model_answer():
+    """With the class head silent the answer comes from the distillation token alone."""
+    model = small("deit_tiny_distilled_16", depth=1)
+    torch.nn.init.zeros_(model.head.weight)
+    with vt.record(model, gradients=True) as trace:
+        model(torch.randn(2, 3, 64, 64))[:, 3].sum().backward()
+    assert (trace.gradient_rollout() > 0).any()
+    weights = trace["blocks.0"].weights[:, :, :2, 2:].mean(2).reshape(2, 3, 4, 4)
+    assert torch.allclose(trace.class_attention()["blocks.0"], weights)

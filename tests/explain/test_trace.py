@@ -4,16 +4,18 @@ import copy
 import gc
 import weakref
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import vitreous as vt
 from tests.family import SMALLEST
 from tests.family import tiny as family_member
 from tests.parity import error, fill
 from vitreous.layers.attention import Attend, Seam
-from vitreous.layers.layout import Grouped
+from vitreous.layers.layout import Grouped, Places
 
 
 def tiny(**overrides):
@@ -130,6 +132,8 @@ BAD = [
     (lambda m: vt.record(m, reduce="mean_head"), "no reduction 'mean_head'; did you mean 'mean_heads'"),
     (lambda m: vt.record(torch.nn.Linear(1, 1)), "needs a Vitreous model, got Linear"),
     (lambda m: vt.record(m, what="weigths"), "what must be of weights, .*got 'weigths'; did you mean 'weights'"),
+    (lambda m: vt.record(m, what="q", gradients=True), "gradients are those of the weights"),
+    (lambda m: vt.record(m, layers=[]), "layers is empty"),
     (lambda m: vt.record(m, gradients=True, reduce="mean_heads"), "gradients need the weights of every head"),
     (lambda m: vt.record(vt.create_model("convnext_atto")), "ConvNeXt has no attention to record; what='stream'"),
 ]
@@ -254,7 +258,7 @@ def test_gradients_are_those_of_the_weights(mixer):
 
 def refolded(numbers, attention):
     """Where each number of the shown weights stands among those as computed."""
-    raw = numbers.reshape(attention.raw.shape).double()
+    raw = numbers.reshape(attention.followed.last.shape).double()
     shown = raw if attention.weights.ndim == 4 else attention.layout.unfold(raw)
     return shown.flatten().long()
 
@@ -349,6 +353,55 @@ def test_what_is_looked_at_comes_to_an_even_share(name):
     for block, (attention, *_) in trace.looking().items():
         seen = trace.mean_map(block)
         assert seen.shape == (2, *attention.grid)
-        lost = attention.num_prefix > 0
-        assert ((seen.mean(dim=(1, 2)) - 1).abs() < 1e-4).all() or lost
+        whole = trace.whole_of(block)
+        looks = (whole.sum(-1) > 0).sum(dim=(1, 2))
+        received = whole.sum(dim=(1, 2)) / looks[:, None] * whole.shape[-1]
+        assert torch.allclose(received.mean(1), torch.ones(()), atol=1e-4)
+        assert torch.allclose(seen.flatten(1), received[:, attention.num_prefix :], atol=1e-4)
     assert torch.equal(trace.mean_map(), trace.mean_map(trace.last()))
+
+
+def test_the_last_backward_pass_counts():
+    model, images = tiny(), torch.randn(1, 3, 64, 64)
+    maps = []
+    for classes in ([1], [0, 1]):
+        with vt.record(model, gradients=True) as trace:
+            logits = model(images)
+            for number in classes:
+                logits[:, number].sum().backward(retain_graph=True)
+        maps.append(trace.gradient_rollout())
+    assert torch.allclose(*maps)
+
+
+@pytest.mark.parametrize("mixer", ["deformable", "deformable_points", "window"])
+def test_a_trace_does_not_keep_the_graph(mixer):
+    model = tiny(mixer=mixer, patch_size=8, class_token=False, pool="mean")
+    with vt.record(model) as trace:
+        model(torch.randn(1, 3, 64, 64))
+    assert not any(whole.requires_grad for whole in trace.whole().values())
+
+
+def test_no_more_is_held_than_was_asked_for():
+    model = tiny()
+    with vt.record(model, what="v") as trace:
+        model(torch.randn(2, 3, 64, 64))
+    assert all(a.v.untyped_storage().nbytes() == a.v.nbytes for a in trace.values())
+
+
+def test_layouts_follow_their_weights_to_another_device():
+    with FakeTensorMode():
+        weights = torch.zeros(1, 1, 4, 4, 4, device="cuda")
+        places = Places(torch.zeros(4, 4, dtype=torch.long), torch.zeros(16, dtype=torch.long))
+        assert Grouped((4, 4), SimpleNamespace(places=lambda: places)).whole(weights).device.type == "cuda"
+
+
+def test_a_block_with_two_attentions():
+    model = tiny(mixer="window")
+    with vt.record(model, "blocks.1") as trace:
+        model(torch.randn(1, 3, 64, 64))
+    assert set(trace) == {"blocks.1.mixer", "blocks.1.mixer.attend_prefix"}
+    with pytest.raises(KeyError, match="has several attentions: choose"):
+        trace["blocks.1"]
+    with pytest.raises(KeyError, match="no recorded tokens look at tokens; did you mean"):
+        trace.mean_map("blocks.2")
+    assert torch.allclose(trace.whole_of("blocks.1").sum(-1), torch.ones(()))

@@ -18,7 +18,7 @@ from vitreous.explain.portrait import Portrait
 from vitreous.explain.portrait_page import Entry, write_index, write_page
 from vitreous.explain.portrait_sections import verdict
 from vitreous.explain.sitting import choose_methods, class_number
-from vitreous.explain.sitting import explain as portrait_of
+from vitreous.explain.sitting import portrait as portrait_of
 from vitreous.models.base import Backbone
 
 
@@ -54,6 +54,8 @@ def explain(
     sitters = [Sitter(name, make_predictor(*source).model) for name, source in zip(names, sources, strict=True)]
     for sitter in sitters:
         asked.check(sitter.model)
+    if len(paths) > 1:
+        check_folder(output.with_suffix(""), paths)
     if len(paths) == 1:
         one_page(sitters, paths[0], output, asked)
     else:
@@ -152,6 +154,14 @@ def check_output(output: Path) -> None:
         raise ValueError(f"--output is a page and must end in .html, got {output}")
     if output.is_dir() or not output.resolve().parent.is_dir():
         raise ValueError(f"cannot write {output}: {'it is a folder' if output.is_dir() else 'there is no such folder'}")
+
+
+def check_folder(folder: Path, pictures: Sequence[Path]) -> None:
+    """Where the pages of several pictures go: not onto a file, and not among the pictures."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"the pages go into a folder {folder}, but that is a file; choose another --output")
+    if any(folder.resolve() in picture.resolve().parents for picture in pictures):
+        raise ValueError(f"the pages would go into {folder}, where the pictures lie; choose another --output")
 
 
 @dataclass(frozen=True)

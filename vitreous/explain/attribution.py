@@ -20,6 +20,7 @@ from torch import Tensor
 
 from vitreous.explain import measures, rollout
 from vitreous.explain.record import record
+from vitreous.explain.recorder import NoAttention
 from vitreous.explain.trace import Trace
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid
@@ -30,6 +31,7 @@ Method = Callable[[Backbone, Tensor, Tensor], Tensor]
 Rule = Literal["gauss-legendre", "midpoint"]
 
 WINDOWS = 7  # each way, where occlusion is not told its window
+FEWEST_CELLS = 7  # each way, where a model's maps allow it
 
 
 def class_attention(
@@ -37,7 +39,7 @@ def class_attention(
 ) -> Float[Tensor, "b v w"]:
     """mean over heads of w(class, k) in the last block: what the token that is classified looks at."""
     look = attended(model, images)
-    return rollout.class_attention(look.wholes[-1], look.grid, look.num_prefix, pool=look.pool).mean(dim=1)
+    return rollout.class_attention(look.wholes[-1], look.grid, look.num_prefix, rows=look.rows).mean(dim=1)
 
 
 def mean_attention(
@@ -53,7 +55,7 @@ def attention_rollout(
 ) -> Float[Tensor, "b v w"]:
     """The class token's row of ∏ ½ (A + I): attention followed back through the layers; knows no class."""
     look = attended(model, images)
-    return rollout.relevance_map(rollout.rollout(look.wholes), look.grid, look.num_prefix, pool=look.pool)
+    return rollout.relevance_map(rollout.rollout(look.wholes), look.grid, look.num_prefix, rows=look.rows)
 
 
 def gradient_rollout(
@@ -61,8 +63,8 @@ def gradient_rollout(
 ) -> Float[Tensor, "b v w"]:
     """The same with weights that count by how far they raise the target's score: mean over heads of (∇A ⊙ A)⁺."""
     look = attended(model, images, targets)
-    relevance = rollout.gradient_rollout(look.wholes, look.gradients)
-    return rollout.relevance_map(relevance, look.grid, look.num_prefix, pool=look.pool, without_identity=True)
+    relevance = rollout.gradient_rollout(look.raised)
+    return rollout.relevance_map(relevance, look.grid, look.num_prefix, rows=look.rows, without_identity=True)
 
 
 def occlusion(
@@ -131,8 +133,8 @@ def integrated_gradients(
 
 def random(model: Backbone, images: Float[Tensor, "b c y x"], targets: Int[Tensor, " b"]) -> Float[Tensor, "b v w"]:
     """Knows nothing: what every other method has to beat. ``torch.manual_seed`` decides it."""
-    grid = grid_of((images.shape[2], images.shape[3]), model.strides[-1])
-    return torch.rand(len(images), *grid).to(images.device)
+    size = (images.shape[2], images.shape[3])
+    return torch.rand(len(images), *grid_of(size, cell_size(model, size))).to(images.device)
 
 
 METHODS: dict[str, Method] = {
@@ -153,7 +155,7 @@ def methods_for(model: Backbone) -> dict[str, Method]:
     empty = torch.zeros(1, model.config.num_channels, *model.config.image_size, device=like.device, dtype=like.dtype)
     try:
         attended(model, empty)
-    except ValueError:
+    except NoAttention:
         return {name: method for name, method in METHODS.items() if name not in OF_ATTENTION}
     return METHODS
 
@@ -162,10 +164,10 @@ class Attended(NamedTuple):
     """The blocks of the last stage that attends, first to last: how much every token takes from every other."""
 
     wholes: list[Float[Tensor, "b h n n"]]
-    gradients: list[Float[Tensor, "b h n n"]]
+    raised: list[Float[Tensor, "b h n n"]]  # (∇A ⊙ A)⁺, where targets were given
     grid: Grid
     num_prefix: int
-    pool: Literal["class", "mean"]
+    rows: slice  # of the tokens that the classifier reads
 
 
 def attended(model: Backbone, images: Tensor, targets: Tensor | None = None) -> Attended:
@@ -177,15 +179,14 @@ def attended(model: Backbone, images: Tensor, targets: Tensor | None = None) -> 
         else:
             check_targets(model, images, targets)
             with torch.enable_grad():
-                scores(model, images, targets).sum().backward()
+                scores(model, images.detach(), targets).sum().backward()
     grid, num_prefix = trace.cells()
     stage, num_tokens = last_stage(trace, grid), num_prefix + grid[0] * grid[1]
-    wholes, gradients = (
-        [whole for whole in found.values() if whole.shape[-1] == num_tokens]
-        for found in (stage.whole(), stage.whole_gradients() if targets is not None else {})
+    wholes, raised = (
+        [layer for layer in found.values() if layer.shape[-1] == num_tokens]
+        for found in (stage.whole(), stage.raised() if targets is not None else {})
     )
-    reads_class = num_prefix and getattr(model.config, "pool", "class") == "class"
-    return Attended(wholes, gradients, grid, num_prefix, "class" if reads_class else "mean")
+    return Attended(wholes, raised, grid, num_prefix, trace.rows())
 
 
 def last_stage(trace: Trace, grid: Grid) -> Trace:
@@ -228,6 +229,14 @@ def gradient(model: Backbone, images: Tensor, targets: Tensor) -> Float[Tensor, 
     with torch.enable_grad():
         leaf = images.detach().requires_grad_()
         return torch.autograd.grad(scores(model, leaf, targets).sum(), leaf)[0]
+
+
+def cell_size(model: Backbone, image_size: Size) -> Size:
+    """What is ordered, and hidden, at a time: a cell of the coarsest map that has 7 × 7 cells, else of the finest."""
+    for stride in sorted(model.strides, reverse=True):
+        if min(grid_of(image_size, stride)) >= FEWEST_CELLS:
+            return stride
+    return min(model.strides)
 
 
 def check_targets(model: Backbone, images: Tensor, targets: Tensor) -> None:

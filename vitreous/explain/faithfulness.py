@@ -25,13 +25,12 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.explain.attribution import METHODS, Method, at_rest, check_targets, methods_for, pairs
+from vitreous.explain.attribution import METHODS, Method, at_rest, cell_size, check_targets, methods_for, pairs
 from vitreous.layers.patch import grid_of
 from vitreous.models.base import Backbone
 from vitreous.options import did_you_mean
 from vitreous.spec import Size
 
-FEWEST_CELLS = 7  # each way, where a model's maps allow it
 THUMBNAIL = 4  # cells each way that a blurred picture still shows
 FEWEST_PICTURES = 10  # below that an interval of resampled means says too little
 RESAMPLES = 2000
@@ -96,12 +95,19 @@ def auc(curve: Float[Tensor, "b points"]) -> Float[Tensor, " b"]:
     return (curve[:, :-1] + curve[:, 1:]).mean(dim=1) / 2
 
 
-def pointing(heat: Float[Tensor, "b v w"], masks: Bool[Tensor, "b y x"]) -> Bool[Tensor, " b"]:
-    """Is the centre of the hottest cell, of equal ones the first, on the object?"""
-    rows, columns = heat.shape[1:]
+def pointing(
+    heat: Float[Tensor, "b v w"], masks: Bool[Tensor, "b y x"], *, cell: Size | None = None
+) -> Bool[Tensor, " b"]:
+    """Is the centre of the hottest cell, of equal ones the first, on the object?
+
+    ``cell`` is its size in pixels where the last cells reach beyond the picture; None takes the picture's sides for
+    whole numbers of cells.
+    """
+    (height, width), (rows, columns) = masks.shape[1:], heat.shape[1:]
+    down, across = cell or (height / rows, width / columns)
     hottest = heat.flatten(1).argmax(dim=1)
-    y = (2 * (hottest // columns) + 1) * masks.shape[1] // (2 * rows)
-    x = (2 * (hottest % columns) + 1) * masks.shape[2] // (2 * columns)
+    y = ((hottest // columns + 0.5) * down).long().clamp(max=height - 1)
+    x = ((hottest % columns + 0.5) * across).long().clamp(max=width - 1)
     return masks[torch.arange(len(masks), device=masks.device), y, x]
 
 
@@ -282,14 +288,6 @@ def probability(model: Backbone, images: Float[Tensor, "b c y x"], targets: Int[
     check_targets(model, images, targets)
     with at_rest(model):
         return model(images).softmax(dim=-1).gather(1, targets[:, None])[:, 0]
-
-
-def cell_size(model: Backbone, image_size: Size) -> Size:
-    """What is hidden at a time: a cell of the model's coarsest map that still has 7 × 7 cells, else of its finest."""
-    for stride in sorted(model.strides, reverse=True):
-        if min(grid_of(image_size, stride)) >= FEWEST_CELLS:
-            return stride
-    return min(model.strides)
 
 
 def cell_of(image_size: Size, cell: Size, device: torch.device | None = None) -> Int[Tensor, "y x"]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitreous.explain.attribution import at_rest
 from vitreous.explain.map_figures import MOST_NUMBERS, Place, cell_at, shares
-from vitreous.explain.measures import effective_rank, entropy, mean_distance, outliers
+from vitreous.explain.measures import effective_rank, mean_distance, outliers
 from vitreous.explain.record import record
 from vitreous.explain.recorder import Attention
 from vitreous.explain.rollout import class_attention, relevance_map, rollout
@@ -43,6 +43,8 @@ class LayerSeen:
     name: str
     grid: Grid
     num_prefix: int
+    rows: slice  # of the tokens that the classifier reads
+    cells_look: bool  # or prefix tokens alone
     heads: Float[Tensor, "h y x"]
     view: Float[Tensor, "y x"] | None  # what the chosen cell looks at, mean over heads; None where cells do not look
     together: Float[Tensor, "n n"]  # mean over heads, for rollout
@@ -54,7 +56,7 @@ class LayerSeen:
 
 @torch.no_grad()
 def see_layers(
-    model: Backbone, image: Float[Tensor, "1 c y x"], place: Place, *, pool: Pool
+    model: Backbone, image: Float[Tensor, "1 c y x"], place: Place
 ) -> tuple[dict[str, LayerSeen], dict[str, str]]:
     """What was seen, by block, and why some blocks were left out; one block at a time is laid out."""
     with at_rest(model), record(model) as trace:
@@ -63,19 +65,18 @@ def see_layers(
     reasons = {name: CHANNELS for name, attention in trace.items() if isinstance(attention.layout, Channels)}
     for block, attentions in trace.looking().items():
         try:
-            seen[block] = see_layer(trace, block, attentions, place, pool=pool)
+            seen[block] = see_layer(trace, block, attentions, place)
         except ValueError as error:
             reasons[block] = str(error)
     return seen, reasons
 
 
-def see_layer(trace: Trace, block: str, attentions: list[Attention], place: Place, *, pool: Pool) -> LayerSeen:
+def see_layer(trace: Trace, block: str, attentions: list[Attention], place: Place) -> LayerSeen:
     grid, num_prefix = trace.cells(block)
     num_tokens = num_prefix + math.prod(grid)
     if attentions[0].weights.shape[1] * num_tokens**2 > MOST_NUMBERS:
         raise ValueError(f"{num_tokens:,} tokens that look at each other are too many to lay out")
-    wholes = [trace.by_picture(attention.whole()) for attention in attentions]
-    whole = sum(wholes[1:], wholes[0])
+    whole = trace.whole_of(block)
     row, column = cell_at(place, grid)
     cell = row * grid[1] + column
     own = whole[0, :, num_prefix + cell, num_prefix:].mean(dim=0)
@@ -83,20 +84,16 @@ def see_layer(trace: Trace, block: str, attentions: list[Attention], place: Plac
         name=block,
         grid=grid,
         num_prefix=num_prefix,
-        heads=shares(class_attention(whole, grid, num_prefix, pool=pool if num_prefix else "mean")[0]),
+        heads=shares(class_attention(whole, grid, num_prefix, rows=trace.rows(block))[0]),
         view=shares(own.unflatten(0, grid)) if own.sum() > 0 else None,
+        rows=trace.rows(block),
+        cells_look=bool(whole[0, :, num_prefix:].any()),
         together=whole[0].mean(dim=0).cpu(),
         distance=mean_distance(whole, grid, num_prefix, stride=trace.stride(grid))[0].cpu(),
-        entropy=entropy_of_looks(whole[0]).cpu(),
+        entropy=trace.entropy_of(attentions[0])[0].cpu(),
         rank=ranks(whole[0]).cpu(),
         points=see_points(attentions, cell),
     )
-
-
-def entropy_of_looks(whole: Float[Tensor, "h n n"]) -> Float[Tensor, " h"]:
-    """Mean over the tokens that look; a token that does not has a row of zeros."""
-    looks = whole.sum(dim=-1) > 0.5
-    return (entropy(whole) * looks).sum(dim=-1) / looks.sum(dim=-1).clamp(min=1)
 
 
 def ranks(whole: Float[Tensor, "h n n"]) -> Float[Tensor, " h"]:
@@ -113,17 +110,17 @@ def see_points(attentions: list[Attention], cell: int) -> PointsSeen | None:
     return None
 
 
-def rollout_by_depth(layers: dict[str, LayerSeen], *, pool: Pool) -> dict[str, Float[Tensor, "y x"]]:
+def rollout_by_depth(layers: dict[str, LayerSeen]) -> dict[str, Float[Tensor, "y x"]]:
     """Rollout up to each block of the last stage, in even shares."""
     if not layers:
         return {}
     last = list(layers.values())[-1]
     stage = [layer for layer in layers.values() if (layer.grid, layer.num_prefix) == (last.grid, last.num_prefix)]
-    stage = [layer for layer in stage if layer.view is not None]
+    stage = [layer for layer in stage if layer.cells_look]
     maps = {}
     for depth, layer in enumerate(stage, start=1):
         paths = rollout([one.together[None, None] for one in stage[:depth]])
-        share = relevance_map(paths, layer.grid, layer.num_prefix, pool=pool if layer.num_prefix else "mean")
+        share = relevance_map(paths, layer.grid, layer.num_prefix, rows=layer.rows)
         maps[layer.name] = shares(share[0])
     return maps
 

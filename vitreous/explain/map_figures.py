@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.explain.figures import Array, as_numbers, as_picture, blended
-from vitreous.explain.rollout import Pool, class_attention
+from vitreous.explain.rollout import class_attention
 from vitreous.explain.sheet import Sheet, colour_bar, coloured, draw_sheet
 from vitreous.spec import Preprocess
 
@@ -149,9 +149,8 @@ def mean_over_heads(trace: Trace, block: str) -> Float[Tensor, "b y x"] | None:
         numbers = math.prod(attentions[0].weights.shape[:2]) * (num_prefix + math.prod(grid)) ** 2
         if numbers > MOST_NUMBERS:
             return None
-        wholes = [trace.by_picture(attention.whole()) for attention in attentions]
-        pool: Pool = "class" if num_prefix and trace.pool in (None, "class") else "mean"
-        return shares(class_attention(sum(wholes[1:], wholes[0]), grid, num_prefix, pool=pool).mean(dim=1))
+        found = class_attention(trace.whole_of(block), grid, num_prefix, rows=trace.rows(block))
+        return shares(found.mean(dim=1))
     except (ValueError, AttributeError):  # weights that were not kept, or no longer are a matrix of tokens
         return None
 

@@ -71,7 +71,7 @@ def draw_trust(portrait: Portrait, key: str) -> str:
 
 def verdict(portrait: Portrait) -> str:
     """Which explanation to trust for this picture, in a sentence or two."""
-    limit = f"95 of 100 random orders stay below {portrait.chance_limit:+.2f}"
+    limit = f"in 95 of 100 cases {best_of(len(portrait.methods))} stays below {portrait.chance_limit:+.2f}"
     best = portrait.trusted
     if best is None:
         return f"Trust none of these maps here: none is more faithful than chance ({limit})."
@@ -79,6 +79,10 @@ def verdict(portrait: Portrait) -> str:
     others = f"No better than chance here: {', '.join(poor)}." if poor else "All of them beat chance here."
     score = portrait.methods[best].faithfulness
     return f"For this picture trust {best} most: its faithfulness is {score:+.2f} ({limit}). {others}"
+
+
+def best_of(number: int) -> str:
+    return "a random order" if number == 1 else f"the best of {number} random orders"
 
 
 def draw_heads(portrait: Portrait, key: str) -> str:
@@ -204,15 +208,15 @@ SECTIONS = (
         draw_trust,
         "Left, the cells that a method calls most important are blurred first: the class should be lost at once. "
         "Right, they are the first to be shown on a blurred picture: the class should be found at once. Faithfulness "
-        "is the right area less the left one, and the grey band is what five random orders of the cells give.",
+        "is the right area less the left one, and the grey band is what some random orders of the cells give.",
         "What holds for other pictures: this is one. A half-blurred picture is unlike any that the model has learned "
         "from, which moves all curves, so compare them with the band and not with 0 or 1.",
     ),
     Section(
         "Where every head looks",
         draw_heads,
-        "A column is a layer and a row a head; each map is where the class token looks, or the mean of all cells where "
-        "there is none. 1 is what a cell would get if all got the same.",
+        "A column is a layer and a row a head; each map is where the tokens look that the classifier reads: the "
+        "class token, or all cells. 1 is what a cell would get if all got the same.",
         "What the fetched information was used for, and how much of it was kept: values, MLPs and the residual decide "
         "that. Attention to prefix tokens is not on the maps.",
     ),

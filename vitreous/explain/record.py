@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from vitreous.explain.recorder import OF_ATTENTION, Recorder, Reduce, What
+from vitreous.explain.recorder import OF_ATTENTION, NoAttention, Recorder, Reduce, What
 from vitreous.explain.trace import Trace
 from vitreous.layers.attention import Seam
 from vitreous.models.base import Backbone
@@ -52,6 +52,8 @@ def record(
     With ``gradients`` the weights' gradients are there after ``backward()``: ``trace["blocks.3"].gradient``.
     """
     wanted = check_what(what)
+    if gradients and "weights" not in wanted:
+        raise ValueError("gradients are those of the weights: leave 'weights' among what is recorded")
     reduction = check_reduce(reduce, gradients=gradients)
     model = plain(model)
     seams = choose(find_seams(model), layers) if wanted & set(OF_ATTENTION) else {}
@@ -111,7 +113,7 @@ def watch_images(model: Backbone, trace: Trace) -> RemovableHandle:
     parts = set(model.modules()) - {model}
 
     def keep(part: nn.Module, given: tuple[Any, ...]) -> None:
-        if part in parts:
+        if part in parts and given[0].ndim == 4:
             trace.images = given[0].detach()
             parts.intersection_update({part})  # the others come later in every pass
 
@@ -164,7 +166,7 @@ def find_seams(model: Backbone) -> dict[str, Place]:
         for path, seam in found:
             seams[name if len(found) == 1 else f"{name}.{path}"] = seam
     if not seams:
-        raise ValueError(f"{type(model).__name__} has no attention to record; what='stream' and what='norms' it has")
+        raise NoAttention(f"{type(model).__name__} has no attention to record; what='stream' and what='norms' it has")
     return seams
 
 
@@ -172,11 +174,15 @@ T = TypeVar("T")
 
 
 def choose(found: dict[str, T], layers: Sequence[str] | str | None) -> dict[str, T]:
-    """Those whose names match one of the patterns, each of which must match something."""
+    """Those that match one of the patterns by their own name or their block's; each pattern must match something."""
     if layers is None:
         return found
     patterns = [layers] if isinstance(layers, str) else list(layers)
+    if not patterns:
+        raise ValueError("layers is empty; leave it out to record all of them")
+    blocks = {name: ".".join(name.split(".")[:2]) for name in found}
     for pattern in patterns:
-        if not fnmatch.filter(found, pattern):
+        if not fnmatch.filter([*blocks, *blocks.values()], pattern):
             raise ValueError(f"there is no layer {pattern!r}{did_you_mean(pattern, found)}")
-    return {name: item for name, item in found.items() if any(fnmatch.fnmatchcase(name, p) for p in patterns)}
+    chosen = {word for pattern in patterns for word in fnmatch.filter([*blocks, *blocks.values()], pattern)}
+    return {name: item for name, item in found.items() if {name, blocks[name]} & chosen}

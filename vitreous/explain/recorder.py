@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitreous.explain.rollout import raising
 from vitreous.layers.attention import Seam
-from vitreous.layers.layout import AnyLayout, Grouped, Layout
+from vitreous.layers.layout import AnyLayout, Grouped, Layout, Points
 from vitreous.layers.position import Grid
 
 Reduce = Callable[[Tensor], Tensor]
@@ -25,17 +26,32 @@ What = Literal["weights", "logits", "q", "k", "v", "output", "stream", "norms"]
 OF_ATTENTION: tuple[What, ...] = ("weights", "logits", "q", "k", "v", "output")
 
 
+class NoAttention(ValueError):
+    """There is nothing to record, or nothing that says who looks where."""
+
+
+@dataclass
+class Gradient:
+    """That of the last backward pass; ``Tensor.grad`` would add up those of several classes."""
+
+    last: Tensor | None = None
+
+    def keep(self, gradient: Tensor) -> None:
+        self.last = gradient
+
+
 @dataclass(frozen=True)
 class Attention:
     """One attention of the last forward pass; ``layout`` says what queries and keys stand for.
 
     ``attention.weights`` and ``.logits`` are (b, h, queries, keys), and (b, h, groups, queries, keys) where cells look
-    in groups; ``.q``, ``.k``, ``.v`` and ``.output`` have the head's width in the place of the keys.
+    in groups. ``.q``, ``.k``, ``.v`` and ``.output`` are what it works with: mostly (b, h, tokens, width); log features
+    for a Performer; logits, places and values for points.
     """
 
     layout: AnyLayout | None
     kept: Mapping[str, Tensor]
-    raw: Tensor | None = field(default=None, repr=False)  # as computed: where autograd leaves the gradient
+    followed: Gradient | None = field(default=None, repr=False)
 
     def __getattr__(self, name: str) -> Tensor:
         if name not in OF_ATTENTION:
@@ -63,12 +79,12 @@ class Attention:
 
     @property
     def gradient(self) -> Float[Tensor, ...]:
-        """d(what was differentiated) / d(weights), in the shape of the weights."""
-        if self.raw is None:
+        """d(what was differentiated last) / d(weights), in the shape of the weights."""
+        if self.followed is None:
             raise ValueError("gradients were not recorded; use vt.record(model, gradients=True)")
-        if self.raw.grad is None:
+        if self.followed.last is None:
             raise ValueError("no gradient has come yet: call backward() on a score of the model's output first")
-        return unfold(self.raw.grad, self.layout)
+        return unfold(self.followed.last, self.layout)
 
     def whole(self) -> Float[Tensor, "b h n n"]:
         """How much every token of the picture takes from every other: prefix tokens first, then cells in raster order.
@@ -78,8 +94,9 @@ class Attention:
         """
         return self.laid_out(self.weights)
 
-    def whole_gradient(self) -> Float[Tensor, "b h n n"]:
-        return self.laid_out(self.gradient)
+    def raised(self) -> Float[Tensor, "b h n n"]:
+        """(∇A ⊙ A)⁺ laid out in the same way: how far what was taken raised the score."""
+        return self.laid_out(raising(self.weights, self.gradient))
 
     def laid_out(self, weights: Float[Tensor, ...]) -> Float[Tensor, "b h n n"]:
         if self.layout is None:
@@ -114,34 +131,37 @@ class Recorder(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, layout: AnyLayout | None = None, **options: Any) -> Tensor:
         kept: dict[str, Tensor] = {name: x for name, x in (("q", q), ("k", k), ("v", v)) if name in self.what}
-        raw = None
+        followed = None
         if "logits" in self.what:
             kept["logits"] = self.seam.logits(q, k, **options)
         if "weights" in self.what:
             weights = self.seam.weights(q, k, **options)
             kept["weights"] = weights
-            raw = self.followed(weights) if self.gradients else None
+            followed = self.follow(weights) if self.gradients else None
             out = self.seam.mix(F.dropout(weights, self.seam.drop_rate, self.training), k, v, **options)
         else:
             out = self.seam(q, k, v, layout=layout, **options)
         if "output" in self.what:
             kept["output"] = out
-        self.keep(Attention(layout, {name: self.shown(name, x, layout) for name, x in kept.items()}, raw))
+        if isinstance(layout, Points):
+            layout = layout._replace(points=layout.points.detach())  # which would keep the whole graph alive
+        self.keep(Attention(layout, {name: self.shown(name, x, layout) for name, x in kept.items()}, followed))
         return out
 
-    def followed(self, weights: Tensor) -> Tensor:
+    def follow(self, weights: Tensor) -> Gradient:
         if not torch.is_grad_enabled():
             raise ValueError("gradients=True needs autograd: call the model outside torch.no_grad()")
         if not weights.requires_grad:
             weights.requires_grad_()  # a frozen model
-        weights.retain_grad()
-        return weights
+        gradient = Gradient()
+        weights.register_hook(gradient.keep)
+        return gradient
 
     def shown(self, name: str, x: Tensor, layout: AnyLayout | None) -> Tensor:
         x = x.detach()
         if name in ("weights", "logits") or isinstance(layout, Grouped):
             x = unfold(x, layout)
-        return compact(self.reduce(x)) if self.reduce is not None and name == "weights" else x
+        return compact(self.reduce(x) if self.reduce is not None and name == "weights" else x)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Seam:
         """A copy of a model that is being recorded is a plain model."""

@@ -7,7 +7,6 @@ Layers are whole matrices (b, h, n, n) in the order of computation, queries as r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -20,20 +19,17 @@ from vitreous.options import did_you_mean
 #: How the heads of a layer become one matrix.
 FUSIONS: dict[str, Callable[..., Tensor]] = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}
 
-#: What a classifier reads: the class token, or the cells.
-Pool = Literal["class", "mean", "max"]
-
 
 def class_attention(
-    whole: Float[Tensor, "b h n n"], grid: Grid, num_prefix: int, *, pool: Pool | None = None
+    whole: Float[Tensor, "b h n n"], grid: Grid, num_prefix: int, *, rows: slice | None = None
 ) -> Float[Tensor, "b h y x"]:
-    """C(k) = w(class, k), or mean over cells q of w(q, k) where the cells are pooled: what the answer looks at.
+    """C(k) = w(class, k), or the mean of w(q, k) over the tokens q that the classifier reads: what the answer looks at.
 
-    ``pool`` says what the classifier reads; None takes the first token where there are prefix tokens. Some models have
-    registers or a class token and pool their cells all the same; every cell counts alike then, even for a maximum.
+    ``rows`` are those tokens (``model.answering(num_prefix)``): the class token, and DeiT's distillation token with it,
+    or the cells, which may be pooled although there are prefix tokens. None takes the first token where there are any.
     Weight on prefix tokens is not shown, so that a map may sum to less than 1.
     """
-    return on_grid(answering_row(whole, num_prefix, pool), grid, num_prefix)
+    return on_grid(answering_row(whole, num_prefix, rows), grid, num_prefix)
 
 
 def rollout(
@@ -58,25 +54,27 @@ def rollout(
     return result
 
 
-def gradient_rollout(
-    wholes: Sequence[Float[Tensor, "b h n n"]], gradients: Sequence[Float[Tensor, "b h n n"]]
-) -> Float[Tensor, "b n n"]:
+def gradient_rollout(raised: Sequence[Float[Tensor, "b h n n"]]) -> Float[Tensor, "b n n"]:
     """R ← R + Ā R from the first layer to the last, R = I before it, with Ā = mean over heads of (∇A ⊙ A)⁺.
 
-    ∇A is the gradient of one score per picture with respect to the same layer's weights, so that, unlike rollout, the
-    map depends on the class that is asked about. "Generic Attention-model Explainability for Interpreting Bi-Modal and
+    ``raised`` are the layers' (∇A ⊙ A)⁺: see :func:`raising`. Unlike rollout the map depends on the class that is
+    asked about. "Generic Attention-model Explainability for Interpreting Bi-Modal and
     Encoder-Decoder Transformers", Chefer et al. 2021 (arXiv 2103.15679).
     """
-    check_one_set((whole.shape[-1] for whole in wholes), "gradient rollout")
-    if len(wholes) != len(gradients):
-        raise ValueError(
-            f"gradient rollout needs the gradient of every layer's weights, got {len(gradients)} gradients for "
-            f"{len(wholes)} layers; record both with gradients=True"
-        )
-    relevance = identity_like(wholes[0])
-    for whole, gradient in zip(wholes, gradients, strict=True):
-        relevance = relevance + (gradient * whole).clamp_min(0).mean(dim=1) @ relevance
+    check_one_set((layer.shape[-1] for layer in raised), "gradient rollout")
+    relevance = identity_like(raised[0])
+    for layer in raised:
+        relevance = relevance + layer.mean(dim=1) @ relevance
     return relevance
+
+
+def raising(weights: Float[Tensor, "*b"], gradient: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+    """(∇A ⊙ A)⁺: how far each weight raised the score of which ∇A is the gradient.
+
+    Of the weights as they were computed, and laid onto the picture afterwards: where several weights share a cell, or
+    several cells a weight, the product of sums is not the sum of products.
+    """
+    return (gradient * weights).clamp_min(0)
 
 
 def relevance_map(
@@ -84,28 +82,22 @@ def relevance_map(
     grid: Grid,
     num_prefix: int,
     *,
-    pool: Pool | None = None,
+    rows: slice | None = None,
     without_identity: bool = False,
 ) -> Float[Tensor, "b y x"]:
-    """M(k) = R(class, k), or mean over cells q of R(q, k) where the cells are pooled; ``pool`` as in class_attention.
+    """M(k) = R(class, k), or mean over cells q of R(q, k) where the cells are pooled; ``rows`` as in class_attention.
 
     ``without_identity`` takes R − I: gradient rollout starts with I, which says no more than that every token is
     relevant to itself. With pooled cells that lowers all of them alike; from a class token it changes nothing.
     """
     if without_identity:
         relevance = relevance - identity_like(relevance)
-    return on_grid(answering_row(relevance, num_prefix, pool), grid, num_prefix)
+    return on_grid(answering_row(relevance, num_prefix, rows), grid, num_prefix)
 
 
-def answering_row(matrix: Float[Tensor, "*b n n"], num_prefix: int, pool: Pool | None) -> Float[Tensor, "*b n"]:
-    """The row of the class token, which stands first, or the mean of the cells' rows: what the classifier reads."""
-    if pool is None:
-        pool = "class" if num_prefix else "mean"
-    if pool not in get_args(Pool):
-        raise ValueError(f"there is no pool {pool!r}{did_you_mean(pool, get_args(Pool))}")
-    if pool == "class" and not num_prefix:
-        raise ValueError("pool='class' needs a class token and there are no prefix tokens; choose pool='mean'")
-    return matrix[..., 0, :] if pool == "class" else matrix[..., num_prefix:, :].mean(dim=-2)
+def answering_row(matrix: Float[Tensor, "*b n n"], num_prefix: int, rows: slice | None) -> Float[Tensor, "*b n"]:
+    """The mean of the rows of those tokens that the classifier reads."""
+    return matrix[..., rows or slice(0, 1 if num_prefix else None), :].mean(dim=-2)
 
 
 def without_smallest(weights: Float[Tensor, "b n n"], share: float) -> Float[Tensor, "b n n"]:

@@ -11,16 +11,17 @@ from typing import TypeVar
 import torch
 from jaxtyping import Float
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitreous.data.pictures import BadPicture, open_picture, standard
 from vitreous.data.transforms import transforms
-from vitreous.explain.attribution import METHODS, OF_ATTENTION, Method, at_rest, methods_for
-from vitreous.explain.faithfulness import cell_size, deletion, insertion, on_cells
-from vitreous.explain.layers_seen import LayerSeen, Pool, rollout_by_depth, see_layers, see_norms
+from vitreous.explain.attribution import METHODS, OF_ATTENTION, Method, at_rest, cell_size, methods_for
+from vitreous.explain.faithfulness import deletion, insertion, on_cells
+from vitreous.explain.layers_seen import LayerSeen, rollout_by_depth, see_layers, see_norms
 from vitreous.explain.lens import logit_lens
 from vitreous.explain.map_figures import Place, as_seen
 from vitreous.explain.portrait import RANDOM_ORDERS, Answer, Explained, Portrait
+from vitreous.explain.record import plain
 from vitreous.explain.weight_figures import first_filters, positions_of
 from vitreous.models import MODELS
 from vitreous.models.base import Backbone
@@ -28,19 +29,19 @@ from vitreous.options import did_you_mean
 from vitreous.weights.load import load
 
 Picture = str | os.PathLike[str] | Image.Image
-Source = str | os.PathLike[str] | Backbone
+Source = str | os.PathLike[str] | nn.Module
 T = TypeVar("T")
 
 #: What ``quick`` leaves out where attention can be shown instead: each asks the model dozens of times.
 THOROUGH = ("occlusion", "integrated gradients")
 
 
-def explain(
+def portrait(
     model: Source,
     picture: Picture,
     *,
     target: str | int | None = None,
-    methods: Sequence[str] = (),
+    methods: str | Sequence[str] = (),
     quick: bool = False,
     name: str | None = None,
     progress: Callable[[str], None] | None = None,
@@ -50,12 +51,13 @@ def explain(
     ``methods`` are names of ``attribution.METHODS``; by themselves all that can serve the model, with ``quick`` those
     that ask it a few times only. ``name`` is the model's in the portrait; ``progress`` is told what is being done.
     """
-    net = model if isinstance(model, Backbone) else load(model)
+    net = plain(model) if isinstance(model, nn.Module) else load(model)
     if not net.config.num_classes:
         raise ValueError("this model has no classifier (num_classes is 0), so there is no answer to explain")
-    chosen = choose_methods(net, methods, quick=quick)
+    chosen = choose_methods(net, [methods] if isinstance(methods, str) else methods, quick=quick)
     number = None if target is None else class_number(net, target)
-    image = prepare(net, picture)[None].to(next(net.parameters()).device)
+    like = next(net.parameters())
+    image = prepare(net, picture)[None].to(like.device, like.dtype)
     with at_rest(net):
         sitting = Sitting(net, image, number, steps=10 if quick else 20, tell=progress or (lambda _: None))
         return sitting.portrait(chosen, model=name or name_of(model, net), picture=title_of(picture))
@@ -87,17 +89,13 @@ class Sitting:
             chance=tuple(chance),
             place=place,
             layers=layers,
-            rollout=rollout_by_depth(layers, pool=self.pool),
+            rollout=rollout_by_depth(layers),
             norms=see_norms(self.net, self.image),
             lens=self.lens(),
             positions=self.maybe("positions", lambda: positions_of(self.net)),
             filters=self.maybe("filters", lambda: first_filters(self.net)),
             reasons=self.reasons,
         )
-
-    @property
-    def pool(self) -> Pool:
-        return "class" if getattr(self.net.config, "pool", "class") == "class" else "mean"
 
     @torch.no_grad()
     def answer(self) -> Answer:
@@ -119,7 +117,7 @@ class Sitting:
 
     def layers(self, place: Place) -> dict[str, LayerSeen]:
         self.tell("layers")
-        found = self.maybe("attention", lambda: see_layers(self.net, self.image, place, pool=self.pool))
+        found = self.maybe("attention", lambda: see_layers(self.net, self.image, place))
         layers, left_out = found if found is not None else ({}, {})
         self.reasons |= left_out
         return layers
@@ -198,6 +196,6 @@ def title_of(picture: Picture) -> str:
 
 def name_of(source: Source, model: Backbone) -> str:
     """The file's name, or that of the row of the table that the model is built from, or of its family."""
-    if not isinstance(source, Backbone):
+    if not isinstance(source, nn.Module):
         return Path(source).name.removesuffix(".safetensors")
     return next((name for name, config in MODELS.items() if config == model.config), type(model).__name__)

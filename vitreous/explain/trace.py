@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitreous.explain import measures
 from vitreous.explain import rollout as flow
-from vitreous.explain.recorder import Attention
+from vitreous.explain.recorder import Attention, NoAttention
 from vitreous.layers.layout import Channels, Grouped
 from vitreous.layers.position import Grid
 from vitreous.models.base import Backbone
@@ -41,6 +41,8 @@ class Trace(Mapping[str, Attention]):
             return self._seen[name]
         if name in self.layers:
             raise KeyError(f"{name} has not run yet: call the model inside the with block")
+        if parts := [layer for layer in self.layers if layer.startswith(f"{name}.")]:
+            raise KeyError(f"{name} has several attentions: choose {' or '.join(parts)}; whole_of({name!r}) joins them")
         raise KeyError(f"{name!r} was not recorded{did_you_mean(str(name), self.layers)}")
 
     def __iter__(self) -> Iterator[str]:
@@ -76,9 +78,9 @@ class Trace(Mapping[str, Attention]):
         """
         return dict(self.each_whole())
 
-    def whole_gradients(self) -> dict[str, Float[Tensor, "b h n n"]]:
-        """The same of the weights' gradients."""
-        return dict(self.each_whole(Attention.whole_gradient))
+    def raised(self) -> dict[str, Float[Tensor, "b h n n"]]:
+        """The same of (∇A ⊙ A)⁺, how far weights raised the score on which ``backward()`` was called last."""
+        return dict(self.each_whole(Attention.raised))
 
     def each_whole(self, laid_out: LaidOut = Attention.whole) -> Iterator[tuple[str, Float[Tensor, "b h n n"]]]:
         """One block at a time: whole matrices are large."""
@@ -86,13 +88,15 @@ class Trace(Mapping[str, Attention]):
             yield block, self.whole_of(block, laid_out)
 
     def whole_of(self, block: str, laid_out: LaidOut = Attention.whole) -> Float[Tensor, "b h n n"]:
+        if block not in self.looking():
+            raise KeyError(f"in {block!r} no recorded tokens look at tokens{did_you_mean(block, self.looking())}")
         wholes = [self.by_picture(laid_out(attention)) for attention in self.looking()[block]]
         return sum(wholes[1:], wholes[0])
 
-    def by_picture(self, whole: Float[Tensor, "p h n n"]) -> Float[Tensor, "b h n n"]:
-        if self.images is None or len(whole) == len(self.images):
-            return whole
-        return reduce(whole, "(b parts) h n m -> b h n m", "mean", b=len(self.images))
+    def by_picture(self, values: Float[Tensor, "p h ..."]) -> Float[Tensor, "b h ..."]:
+        if self.images is None or len(values) == len(self.images):
+            return values
+        return reduce(values, "(b parts) h ... -> b h ...", "mean", b=len(self.images))
 
     def looking(self) -> dict[str, list[Attention]]:
         """By block, the attentions in which tokens look at tokens."""
@@ -105,20 +109,26 @@ class Trace(Mapping[str, Attention]):
     def last(self) -> str:
         """The last block in which tokens look at tokens."""
         if not self.looking():
-            raise ValueError("in none of the recorded layers do tokens look at tokens, so there is no map of them")
+            raise NoAttention("in none of the recorded layers do tokens look at tokens, so there is no map of them")
         return list(self.looking())[-1]
 
     def cells(self, block: str | None = None) -> tuple[Grid, int]:
         """Grid and number of prefix tokens of a block, by default the last in which tokens look at tokens."""
         attention = self.looking()[block or self.last()][0]
+        if attention.layout is None:
+            raise ValueError("this attention does not say what its queries and keys stand for: give its seam a layout")
         if attention.grid is None:
             raise ValueError("tokens were dropped, so their places on the grid are not known; record in eval mode")
         return attention.grid, attention.num_prefix
 
-    @property
-    def pool(self) -> flow.Pool | None:
-        """What the classifier reads, where the model's config says so."""
-        return getattr(self.model.config, "pool", None)
+    def rows(self, block: str | None = None) -> slice:
+        """The tokens of a block that the classifier reads in the end."""
+        return self.model.answering(self.cells(block)[1])
+
+    def check_one_grid(self) -> None:
+        """Before anything large is laid out."""
+        grids = [self.cells(block) for block in self.looking()]
+        measures.check_one_set((prefix + grid[0] * grid[1] for grid, prefix in grids), "rollout")
 
     def mean_map(self, block: str | None = None) -> Float[Tensor, "b y x"]:
         """How much each cell is looked at, by default in the last block; 1 is an even share.
@@ -130,28 +140,32 @@ class Trace(Mapping[str, Attention]):
     def class_attention(self) -> dict[str, Float[Tensor, "b h y x"]]:
         """By block and head: what the classifier's token looks at, or the cells that are averaged for it."""
         return {
-            name: flow.class_attention(whole, *self.cells(name), pool=self.pool) for name, whole in self.each_whole()
+            name: flow.class_attention(whole, *self.cells(name), rows=self.rows(name))
+            for name, whole in self.each_whole()
         }
 
     def rollout(self, *, residual: bool = True, fusion: str = "mean", discard: float = 0.0) -> Float[Tensor, "b y x"]:
         """Attention followed through all recorded layers: whence the answer could have its information."""
+        self.check_one_grid()
         wholes = list(self.whole().values())
         result = flow.rollout(wholes, residual=residual, fusion=fusion, discard=discard)
-        return flow.relevance_map(result, *self.cells(), pool=self.pool)
+        return flow.relevance_map(result, *self.cells(), rows=self.rows())
 
     def gradient_rollout(self) -> Float[Tensor, "b y x"]:
         """The same, each weight counted by what it did for the score on which ``backward()`` was called."""
-        result = flow.gradient_rollout(list(self.whole().values()), list(self.whole_gradients().values()))
-        return flow.relevance_map(result, *self.cells(), pool=self.pool, without_identity=True)
+        self.check_one_grid()
+        result = flow.gradient_rollout(list(self.raised().values()))
+        return flow.relevance_map(result, *self.cells(), rows=self.rows(), without_identity=True)
 
     def entropy(self) -> dict[str, Float[Tensor, "b h"]]:
         """By layer and head, in nats: its exponential is the number of keys that a query looks at."""
-        found = {}
-        for name, attention in self.items():
-            grouped = isinstance(attention.layout, Grouped)  # where queries may be padding
-            weights = attention.whole()[:, :, attention.num_prefix :] if grouped else attention.weights
-            found[name] = measures.entropy(weights).mean(dim=-1)
-        return found
+        return {name: self.entropy_of(attention) for name, attention in self.items()}
+
+    def entropy_of(self, attention: Attention) -> Float[Tensor, "b h"]:
+        """Over the keys as they are: a key that stands for a region is one."""
+        grouped = isinstance(attention.layout, Grouped)  # where queries may be padding
+        weights = attention.whole()[:, :, attention.num_prefix :] if grouped else attention.weights
+        return self.by_picture(measures.entropy(weights).mean(dim=-1))
 
     def mean_distance(self) -> dict[str, Float[Tensor, "b h"]]:
         """By block and head: how far cells look, in pixels."""

@@ -97,7 +97,7 @@ class Grouped(NamedTuple):
         return rearrange(x, "(b g) h q m -> b h g q m", g=len(self.arrangement.places().keys))
 
     def whole(self, weights: Float[Tensor, "b h g q m"]) -> Float[Tensor, "b h n n"]:
-        keys, homes = self.arrangement.places()
+        keys, homes = (index.to(weights.device) for index in self.arrangement.places())
         num_tokens = self.num_prefix + self.grid[0] * self.grid[1]
         prefix = torch.arange(self.num_prefix, device=keys.device).expand(len(keys), -1)
         index = torch.cat([prefix, torch.where(keys < 0, num_tokens, keys + self.num_prefix)], dim=1)

@@ -87,6 +87,10 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def blocks(self) -> list[nn.Module]: ...
 
+    def answering(self, num_prefix: int) -> slice:
+        """Which tokens the classifiers read, of so many prefix tokens and the cells behind them."""
+        return slice(0, 1) if num_prefix else slice(0, None)
+
     def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
         return {"class": self.head(self.pooled(features))}
 

@@ -157,6 +157,9 @@ class ViT(Backbone):
             pooled = patches.mean(dim=1) if self.config.pool == "mean" else patches.amax(dim=1)
         return self.norm(pooled) if self.config.final_norm == "pooled" else pooled
 
+    def answering(self, num_prefix: int) -> slice:
+        return slice(0, 1 + self.config.distilled) if self.config.pool == "class" else slice(num_prefix, None)
+
     def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
         heads = super().heads(features)
         if self.config.distilled:
