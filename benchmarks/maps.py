@@ -60,7 +60,7 @@ def main() -> None:
     names = [vt.Shapes.classes[label] for label in labels.tolist()]
     titles = ["", *heats] + [""] * (len(tiles) - 1 - len(heats))
     sheet = draw_sheet(tiles, titles, columns=1 + len(heats), side=1.25, rows=names)
-    sheet.figure.savefig(IMAGES / "maps.png", dpi=130)
+    sheet.figure.savefig(IMAGES / "maps.png", dpi=90)
     hits = {name: pointing(heat, masks).tolist() for name, heat in heats.items()}
     write_record(
         IMAGES / "maps.json", "benchmarks.maps", 0, scenes=chosen.tolist(), subjects=names, on_the_subject=hits
