@@ -8,7 +8,15 @@ import vitreous as vt
 from tests.explain.toy import toy
 from tests.family import SMALLEST, tiny
 from tests.parity import error, fill
-from vitreous.explain.attribution import METHODS, OF_ATTENTION, integrated_gradients, methods_for, occlusion, scores
+from vitreous.explain.attribution import (
+    METHODS,
+    OF_ATTENTION,
+    cell_size,
+    integrated_gradients,
+    methods_for,
+    occlusion,
+    scores,
+)
 from vitreous.explain.recorder import Attention
 from vitreous.explain.trace import Trace
 
@@ -233,3 +241,10 @@ BAD = [
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call(vit(), photos())
+
+
+def test_random_orders_the_cells_that_are_hidden():
+    """A map on the coarsest stride, enlarged, would be a smooth one and so an easy rival."""
+    model, images = tiny("swin_tiny"), torch.randn(2, 3, 64, 96)
+    assert cell_size(model, (64, 96)) == (8, 8)
+    assert METHODS["random"](model, images, torch.tensor([0, 1])).shape == (2, 8, 12)
