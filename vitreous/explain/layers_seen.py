@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -24,8 +23,6 @@ from vitreous.models.base import Backbone
 #: Singular values take time that grows with the cube of the tokens.
 MOST_TOKENS_RANKED = 800
 CHANNELS = "here channels look at channels, over the whole picture, and no token at another"
-
-Pool = Literal["class", "mean"]
 
 
 @dataclass(frozen=True)
