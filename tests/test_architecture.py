@@ -27,6 +27,7 @@ EVERYTHING = {
     "train",
     "evaluate",
     "recipes",
+    "lab",
     "cli",
     "__version__",
 }
@@ -45,6 +46,7 @@ MAY_IMPORT = {
     "plan": {"cost", "models"},
     "deploy": {"models", "weights", "data"},
     "recipes": EVERYTHING,
+    "lab": EVERYTHING,
     "cli": EVERYTHING,
     "__main__": {"cli"},
 }

@@ -1,0 +1,111 @@
+"""Running experiments: one after the other or side by side, each result kept until its file changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from vitreous.lab.outcome import Outcome
+from vitreous.lab.table import Experiment, find
+from vitreous.lab.trial import Trial
+from vitreous.weights.files import write_atomically
+
+
+def run(name: str, trial: Trial) -> Outcome:
+    """Measure one claim, whatever was measured before."""
+    experiment = find(name)
+    trial = replace(trial, series={}, left_out=[])
+    start = time.perf_counter()
+    missing = [need for need in experiment.claim.needs if not trial.has(need)]
+    cases = () if missing else tuple(experiment.cases(trial))
+    seconds = time.perf_counter() - start
+    return Outcome(name, cases, trial.quick, round(seconds, 1), trial.series, tuple(trial.left_out), made(trial))
+
+
+def run_all(names: Sequence[str], trial: Trial, *, jobs: int, fresh: bool = False) -> Iterator[Outcome]:
+    """Outcomes as they are finished; kept ones come first. ``jobs`` processes share the work, a thread each."""
+    waiting = []
+    for name in names:
+        kept = None if fresh else read(name, trial)
+        if kept is None:
+            waiting.append(name)
+        else:
+            yield kept
+    if jobs == 1 or len(waiting) <= 1:
+        yield from (run_and_keep(name, trial) for name in waiting)
+        return
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=one_thread) as pool:
+        futures = [pool.submit(run_and_keep, name, trial) for name in waiting]
+        try:
+            yield from (future.result() for future in as_completed(futures))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def run_and_keep(name: str, trial: Trial) -> Outcome:
+    outcome = run(name, trial)
+    path = place(name, trial)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {"key": key(find(name), trial), **outcome.to_json()}
+    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+    return outcome
+
+
+def read(name: str, trial: Trial) -> Outcome | None:
+    """A kept result, if it was made by the present file with the same things at hand."""
+    try:
+        found = json.loads(place(name, trial).read_bytes())
+        return Outcome.from_json(found) if found.pop("key") == key(find(name), trial) else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def place(name: str, trial: Trial) -> Path:
+    return trial.folder / ("quick" if trial.quick else "full") / f"{name}.json"
+
+
+def key(experiment: Experiment, trial: Trial) -> str:
+    """What a kept result depends on: the claim's file and what it was given."""
+    given = [trial.quick, *(bool(getattr(trial, name)) for name in ("weights", "photos", "cifar"))]
+    return hashlib.sha256(experiment.file.read_bytes() + repr(given).encode()).hexdigest()[:16]
+
+
+def made(trial: Trial) -> dict[str, Any]:
+    """How to make a result again."""
+    import torch
+
+    given = asdict(trial)
+    return {
+        "command": " ".join(["vitreous", *sys.argv[1:]]) if Path(sys.argv[0]).stem == "vitreous" else "",
+        "commit": commit(),
+        "seeds": len(trial.seeds),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "with": [name for name in ("weights", "photos", "cifar") if given[name]],
+    }
+
+
+def commit() -> str:
+    """Of the working tree that this file belongs to, if it belongs to one."""
+    try:
+        words = ["git", "-C", os.fspath(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+        return subprocess.run(words, capture_output=True, text=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
