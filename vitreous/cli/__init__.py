@@ -32,6 +32,8 @@ COMMANDS = {
     "data show": Command("vitreous.cli.data:show", "a contact sheet of Shapes with its labels"),
     "data inspect": Command("vitreous.cli.inspect:inspect", "counts, balance, sizes, broken and duplicate pictures"),
     "data pack": Command("vitreous.cli.inspect:pack", "a dataset as tar shards, for sets larger than memory"),
+    "lab": Command("vitreous.cli.lab:lab", "what textbooks state about vision transformers, with verdicts"),
+    "lab run": Command("vitreous.cli.lab:run", "put claims to the test: prediction, measurement, figure"),
 }  # fmt: skip
 
 HELP = ("-h", "--help", "help")

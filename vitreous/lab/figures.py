@@ -34,7 +34,7 @@ def usual(outcome: Outcome, claim: Claim) -> Figure:
 
 def over_an_axis(cases: Sequence[Case], names: Axes) -> Figure:
     """A line of dots for each group; what was predicted is drawn in the group's colour where there are several."""
-    figure, (axis,) = side_by_side(1, width=5.6, height=3.3)
+    figure, (axis,) = side_by_side(1, width=6.8, height=3.3)
     groups = {name: list(members) for name, members in groupby(cases, key=lambda case: case.group)}
     for (name, members), (colour, _) in zip(groups.items(), LINES * (1 + len(groups)), strict=False):
         alone = len(groups) == 1
@@ -88,12 +88,12 @@ def explain_lines(axis: axes.Axes, cases: Sequence[Case]) -> None:
         if any(isinstance(getattr(case, which), Near) for case in cases):
             handles.append(Line2D([], [], **(style if alone else {**style, "color": INK})))
             labels.append(name)
-    axis.legend(handles, labels, frameon=False, labelcolor=INK, fontsize=8, loc="best")
+    legend(axis, handles, labels)
 
 
 def in_rows(cases: Sequence[Case]) -> Figure:
     """One row per case: all on one scale where they share it, otherwise each on its own."""
-    figure, (axis,) = side_by_side(1, width=6.4, height=0.8 + 0.42 * len(cases))
+    figure, (axis,) = side_by_side(1, width=7.6, height=0.8 + 0.42 * len(cases))
     rows = range(len(cases))
     for row, case in zip(rows, cases, strict=True):
         mark(axis, case.document, row - 0.16, ORANGE, "the text")
@@ -108,7 +108,7 @@ def in_rows(cases: Sequence[Case]) -> Figure:
     axis.set_yticks(rows, [wrapped(case.label) for case in cases], fontsize=8)
     axis.set_ylim(len(cases) - 0.5, -0.5)
     plain(axis)
-    axis.legend(frameon=False, labelcolor=INK, fontsize=8, loc="best")
+    legend(axis, *axis.get_legend_handles_labels())
     return figure
 
 
@@ -129,3 +129,9 @@ def wrapped(label: str, width: int = 44) -> str:
     import textwrap
 
     return "\n".join(textwrap.wrap(label, width))
+
+
+def legend(axis: axes.Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """Beside the drawing, where it hides nothing."""
+    beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    axis.legend(handles, labels, frameon=False, labelcolor=INK, fontsize=8, **beside)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isfinite
 from typing import Any
 
 from vitreous.lab.estimate import Estimate
@@ -82,6 +83,8 @@ def number(value: float) -> str:
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         digits = f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
         return digits.replace("-", "−")
+    if not isfinite(value):
+        return "∞" if value > 0 else "−∞"
     mantissa, _, exponent = f"{value:.2e}".partition("e")
     return f"{mantissa}·10{exponent_of(int(exponent))}".replace("-", "−")
 

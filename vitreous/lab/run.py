@@ -109,3 +109,14 @@ def commit() -> str:
         return subprocess.run(words, capture_output=True, text=True, timeout=10).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         return ""
+
+
+def latest(name: str, folder: Path) -> Outcome | None:
+    """The kept result of a full run, or of a quick one, whatever it was given."""
+    for kind in ("full", "quick"):
+        path = folder / kind / f"{name}.json"
+        if path.exists():
+            found = json.loads(path.read_bytes())
+            del found["key"]
+            return Outcome.from_json(found)
+    return None

@@ -1,0 +1,100 @@
+"""vitreous lab, vitreous lab run"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from vitreous.cli.show import out, table
+from vitreous.lab.outcome import Outcome, Verdict
+from vitreous.lab.run import latest, run_all
+from vitreous.lab.table import NAMES, find
+from vitreous.lab.trial import Trial
+from vitreous.lab.words import decided, tally
+
+Names = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME|all")]
+
+COLOURS = {Verdict.HOLDS: "green", Verdict.CARE: "yellow", Verdict.REFUTED: "red", Verdict.BROKEN: "bold magenta"}
+
+
+def lab(folder: Path = Path("runs/lab")) -> None:
+    """Every claim that is put to the test, with its verdict where it was run.
+
+    Args:
+        folder: Where results are kept.
+    """
+    kept = {name: latest(name, folder) for name in NAMES}
+    rows = [
+        (f"{find(name).number:2}", name, find(name).claim.title, verdict(found.verdict) if found else Text("–"))
+        for name, found in kept.items()
+    ]
+    out.print(table("The laboratory", ("", "name", "claim", "verdict"), rows, left=4))
+    out.print(
+        "[dim]vitreous lab run NAME --quick measures one in seconds, vitreous lab run all --quick every one in about "
+        "five minutes.[/dim]"
+    )
+
+
+def run(
+    names: Names,
+    quick: bool = False,
+    weights: str = "",
+    photos: str = "",
+    cifar: str = "",
+    jobs: int = os.cpu_count() or 1,
+    fresh: bool = False,
+    output: Path = Path("runs/lab"),
+    docs: Path | None = None,
+) -> None:
+    """Put claims to the test: predictions, measurements and verdicts, on a page with figures.
+
+    Args:
+        names: Claims by name or number, or all.
+        quick: Fewer settings and seeds; everything takes about five minutes on two cores.
+        weights: DeiT-Tiny for the experiments on real weights: a file, or the public name deit_tiny_16.in1k.
+        photos: A folder of photos for them, in folders by class; drawn scenes stand in where there is none.
+        cifar: A folder with CIFAR-10 for the experiments that train; drawn scenes stand in where there is none.
+        jobs: Processes that share the work, each with one thread.
+        fresh: Measure again what was measured before.
+        output: Where results, trained models and the page are kept.
+        docs: Also write Markdown with small figures into this folder.
+    """
+    chosen = [find(name).name for name in (NAMES if "all" in names else names)]
+    trial = Trial(quick, weights, photos, cifar, output)
+    outcomes = list(shown(run_all(chosen, trial, jobs=jobs, fresh=fresh), len(chosen)))
+    write(outcomes, output / "lab.html", docs)
+    out.print(f"\n{len(outcomes)} claims: {tally(outcomes)}. The page with figures: {output / 'lab.html'}")
+    if any(outcome.verdict is Verdict.BROKEN for outcome in outcomes):
+        raise SystemExit(1)
+
+
+def shown(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
+    """A line for each claim as it is finished, above a bar."""
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=out, transient=True) as progress:
+        task = progress.add_task("", total=total)
+        for outcome in outcomes:
+            line = Text.assemble(f"{find(outcome.name).number:2} {outcome.name:<24} ", verdict(outcome.verdict, 16))
+            line.append(f"{outcome.seconds:5.1f} s  ", "dim").append(decided(outcome), "dim")
+            progress.console.print(line, soft_wrap=not out.is_terminal, no_wrap=True, overflow="ellipsis")
+            progress.advance(task)
+            yield outcome
+
+
+def verdict(found: Verdict, width: int = 0) -> Text:
+    return Text(f"{found:<{width}}", COLOURS.get(found, "dim"))
+
+
+def write(outcomes: Sequence[Outcome], page: Path, docs: Path | None) -> None:
+    from vitreous.lab.markdown import write_pages
+    from vitreous.lab.page import write_page
+
+    write_page(page, outcomes)
+    if docs is not None:
+        write_pages(docs, outcomes)

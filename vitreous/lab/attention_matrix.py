@@ -1,0 +1,31 @@
+"""The weights of fused attention, which never shows them."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.layers.attention import Attend
+
+
+def attention_matrix(
+    q: Float[Tensor, "*b n k"],
+    k: Float[Tensor, "*b m k"],
+    *,
+    bias: Float[Tensor, ...] | None = None,
+    temperature: float = 1.0,
+    scaled: bool = True,
+) -> Float[Tensor, "*b n m"]:
+    """How much every query takes from every key, read off the fast path: one-hot values come out as the weights."""
+    one_hot = torch.eye(k.shape[-2], dtype=k.dtype).expand(*k.shape[:-1], -1)
+    attend = Attend(temperature=temperature, scaled=scaled)
+    out: Tensor = attend(q, k, one_hot, bias=bias)
+    return out
+
+
+def random_heads(heads: int, tokens: int, width: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Independent queries and keys with entries of variance 1, so that scaled logits have variance 1 too."""
+    dice = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(heads, tokens, width, generator=dice, dtype=torch.float64) for _ in range(2))
+    return q, k

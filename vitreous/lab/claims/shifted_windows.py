@@ -1,0 +1,119 @@
+"""Windows that shift once in a while leave most of a picture apart; Swin shifts them in every second block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.estimate import exactly
+from vitreous.lab.prediction import Near
+from vitreous.lab.probe import seen_by, seeded
+from vitreous.lab.trial import Trial
+from vitreous.layers.block import PreNormBlock
+from vitreous.layers.mixer import Place
+from vitreous.layers.window import Window
+
+CLAIM = Claim(
+    title="Which windows are shifted",
+    statement="Swin Transformer carries information from window to window by shifting the windows: in the first block of "
+    "every second stage, while all other blocks keep the same windows. A shift is a cyclic shift of the map.",
+    sources=(Source.MODERN, Source.FOUNDATIONS),
+    formula=r"\mathrm{SW}(z) = \mathrm{W}(\mathrm{CyclicShift}(z))",
+    right="In every stage blocks take turns, the even ones unshifted, the odd ones shifted by half a window. Cells that "
+    "only the cyclic shift has brought together are masked, and the map is shifted back afterwards.",
+    right_formula="",
+    meaning="One shift per stage, or none, and most cells of a large map never hear of each other, however deep the stage: "
+    "the windows show as seams in the features. Alternate, mask, and shift back.",
+    axes=Axes("blocks of the stage", "share of the map that a cell depends on"),
+)
+SIDE, WINDOW, DIM = 28, 7, 8
+PLACE = Place(dim=DIM, num_heads=1, grid=(SIDE, SIDE))
+PROBES = range(0, SIDE, 4)  # as rows and columns: together they stand at every place of a window
+
+
+def document(odd_stage: bool, depth: int) -> list[bool]:
+    """Which blocks are shifted, by the text's code."""
+    return [odd_stage, *([False] * (depth - 1))]
+
+
+def right(depth: int) -> list[bool]:
+    return [index % 2 == 1 for index in range(depth)]
+
+
+def reach(shifted: Sequence[bool]) -> float:
+    """Share of the map that reaches a cell, counted: along each axis a cell takes in its whole window, block by block."""
+    sizes = []
+    for cell in PROBES:
+        seen = {cell}
+        for is_shifted in reversed(shifted):
+            windows = {window_of(one, is_shifted) for one in seen}
+            seen = {one for one in range(SIDE) if window_of(one, is_shifted) in windows}
+        sizes.append(len(seen))
+    return (sum(sizes) / len(sizes) / SIDE) ** 2
+
+
+def window_of(cell: int, is_shifted: bool) -> int:
+    return (cell - (WINDOW // 2 if is_shifted else 0)) // WINDOW
+
+
+def mixer(is_shifted: bool) -> nn.Module:
+    return Window(size=WINDOW, shift="alternate" if is_shifted else "never").build(
+        Place(dim=DIM, num_heads=1, grid=(SIDE, SIDE), index=int(is_shifted))
+    )
+
+
+def alternating(depth: int) -> list[nn.Module]:
+    """A stage as the library builds it."""
+    return [Window(size=WINDOW).build(Place(dim=DIM, num_heads=1, grid=(SIDE, SIDE), index=i)) for i in range(depth)]
+
+
+@torch.no_grad()
+def blocks_of(mixers: Sequence[nn.Module]) -> list[PreNormBlock]:
+    return [PreNormBlock(DIM, one, nn.Identity()).double() for one in mixers]
+
+
+def measured_cells(mixers: Sequence[nn.Module], cells: list[int]) -> float:
+    """Cells of the map that reach one of ``cells`` through the blocks, on average."""
+
+    def stage(x: Tensor) -> Tensor:
+        for block in blocks:
+            x = block(x, (SIDE, SIDE))
+        return x
+
+    blocks = blocks_of(mixers)
+    return float(seen_by(stage, torch.randn(SIDE * SIDE, DIM).double(), cells).sum(-1).double().mean())
+
+
+def measured(mixers: Sequence[nn.Module]) -> float:
+    cells = [row * SIDE + column for row in PROBES for column in PROBES]
+    return measured_cells(mixers, cells) / SIDE**2
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    depths = trial.choose(quick=(2, 4), full=(1, 2, 4, 6, 8))
+    promised = {depth: Near(reach(right(depth)), 0.01) for depth in depths}
+    with seeded(0):
+        for depth in depths:
+            share = exactly(measured(alternating(depth)))
+            yield Case(f"Swin, {depth} blocks", share, right=promised[depth], at=depth, group="in turn, as in Swin")
+        for odd, name in ((True, "second or fourth stage"), (False, "first or third stage")):
+            for depth in depths:
+                shifted = document(odd, depth)
+                yield Case(
+                    f"the text's {name}, {depth} blocks",
+                    exactly(measured([mixer(is_shifted) for is_shifted in shifted])),
+                    document=promised[depth],
+                    right=Near(reach(shifted), 0.01),
+                    at=depth,
+                    group=f"the text's {name}",
+                )
+        corner = measured_cells([mixer(is_shifted=True)], [0])
+    yield Case(
+        "cells that the corner cell sees in a shifted block",
+        exactly(corner),
+        document=Near(WINDOW**2, 0.5),
+        right=Near((WINDOW // 2) ** 2, 0.5),
+    )

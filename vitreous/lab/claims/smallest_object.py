@@ -1,0 +1,122 @@
+"""How small an object a patch can show depends on the projection: an average loses it, a filter that fits does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from math import log
+
+import torch
+from torch import Tensor
+
+from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.prediction import near
+from vitreous.lab.trial import Trial
+from vitreous.layers.patch import PatchEmbed
+
+CLAIM = Claim(
+    title="The smallest object that a patch shows",
+    statement="A patch of p × p pixels becomes one token, which limits what the model can see: an object of side s and "
+    "contrast ΔI in noise of deviation σ lifts the average of its patch by γ deviations only if s reaches s_min. Larger "
+    "patches therefore lose small objects.",
+    sources=(Source.PRINCIPLES,),
+    formula=r"s_{\min} = \sqrt{\gamma \, \sigma \, p \, / \, \Delta I}",
+    right="Exact for a projection that averages and an object inside one patch. Where four patches share the object it "
+    "must be twice as large; a filter of the object's shape needs γσ/ΔI whatever p is, and a projection to as many "
+    "numbers as the patch has pixels keeps that filter within reach.",
+    right_formula=r"s_{\min} = \gamma \, \sigma \, / \, \Delta I \quad \mathrm{(matched\ filter)}",
+    meaning="It is the width of the token that loses small objects, not the side of the patch: keep D ≥ p²C (ViT-B/16 "
+    "has 768 = 16² · 3 exactly), and choose smaller patches for where things are, and for objects across borders.",
+    axes=Axes("patch side p (pixels)", "smallest object seen (pixels)", log="xy"),
+)
+GAMMA, NOISE, CONTRAST, PATCHES = 3.0, 1.0, 1.0, 1500
+SIZES = (2, 4, 6, 8, 12, 16, 24, 32, 64)
+
+Readout = Callable[[Tensor, int, int], Tensor]  # images, patch side, object side → a number for each image
+
+
+def document(p: int) -> float:
+    return (GAMMA * NOISE * p / CONTRAST) ** 0.5
+
+
+def across_a_corner(p: int) -> float:
+    """A quarter of the object in each patch: the whole must have four times the area."""
+    return 2 * document(p)
+
+
+def matched_filter(p: int) -> float:
+    return GAMMA * NOISE / CONTRAST
+
+
+def average(images: Tensor, p: int, s: int) -> Tensor:
+    """The first patch, projected to its mean."""
+    return projected(images, torch.full((1, p, p), 1 / p**2))[:, 0]
+
+
+def filtered(images: Tensor, p: int, s: int) -> Tensor:
+    """The first patch, projected to the sum of the pixels where the object would be."""
+    return projected(images, shape_of(p, s)[None])[:, 0]
+
+
+def read_from_token(images: Tensor, p: int, s: int) -> Tensor:
+    """A random projection to p² numbers, then the best readout of them for an object of this size."""
+    directions = torch.randn(p * p, p, p, generator=torch.Generator().manual_seed(p))
+    readout = torch.linalg.solve(directions.flatten(1).T, shape_of(p, s).flatten())
+    return projected(images, directions) @ readout
+
+
+def projected(images: Tensor, filters: Tensor) -> Tensor:
+    """The library's embedding of the first patch, with these filters (d, p, p)."""
+    d, p, _ = filters.shape
+    embed = PatchEmbed((p, p), 1, d, method="linear")
+    embed.proj.weight.data.copy_(filters[:, None])
+    embed.proj.bias.data.zero_()
+    with torch.no_grad():
+        return embed(images[..., :p, :p])[:, 0]
+
+
+def shape_of(p: int, s: int, corner: bool = False) -> Tensor:
+    """The object at the right end of the first rows, so that a patch turned over misses it, or over the far corner."""
+    shape = torch.zeros(p, p)
+    if corner:
+        shape[p - s // 2 :, p - s // 2 :] = 1
+    else:
+        shape[:s, p - s :] = 1
+    return shape
+
+
+def lift(readout: Readout, p: int, s: int, seed: int, corner: bool) -> float:
+    """By how many deviations of the noise an object raises what is read."""
+    noise = NOISE * torch.randn(2, PATCHES, 1, p, p, generator=torch.Generator().manual_seed(seed))
+    without, with_object = readout(noise[0], p, s), readout(noise[1] + CONTRAST * shape_of(p, s, corner), p, s)
+    return float((with_object.mean() - without.mean()) / without.std())
+
+
+def measure(readout: Readout, p: int, seed: int, corner: bool = False) -> float:
+    """The size at which the lift passes γ, between two sizes by a power law."""
+    sizes = [s for s in SIZES if s <= (2 * p if corner else p)]
+    lifts = ((s, lift(readout, p, s, seed, corner)) for s in sizes)
+    for (small, below), (large, above) in pairwise(lifts):
+        if above >= GAMMA:
+            return small * (large / small) ** (log(GAMMA / max(below, 1e-3)) / log(above / max(below, 1e-3)))
+    return float("inf")
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    kinds = (
+        ("average", document, partial(measure, average)),
+        ("average, object across a corner", across_a_corner, partial(measure, average, corner=True)),
+        ("filter of the object's shape", matched_filter, partial(measure, filtered)),
+        ("best readout of p² numbers", matched_filter, partial(measure, read_from_token)),
+    )
+    for name, right, smallest in kinds:
+        for p in trial.choose(quick=(8, 16), full=(8, 16, 32)):
+            yield Case(
+                f"{name}, p = {p}",
+                trial.repeat(lambda seed, p=p, smallest=smallest: smallest(p, seed=seed)),
+                document=near(document(p), share=0.1),
+                right=near(right(p), share=0.1),
+                at=p,
+                group=name,
+            )

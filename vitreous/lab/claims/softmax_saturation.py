@@ -1,0 +1,107 @@
+"""Without √d softmax saturates: the gradient of a typical query fades with the width, slowly at usual widths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.estimate import Estimate, bootstrap
+from vitreous.lab.prediction import AtMost, near
+from vitreous.lab.real import deit_tiny, pictures, traces
+from vitreous.lab.trial import Trial
+from vitreous.layers.attention import Attend
+
+CLAIM = Claim(
+    title="Softmax without the square root",
+    statement="Dot products grow with the width d of a head. Without the division by √d they saturate the softmax and "
+    "its gradients become tiny; with it they stay in a reasonable range.",
+    sources=(Source.DEEP_DIVE, Source.FOUNDATIONS),
+    formula=r"\mathrm{softmax}(q^\top k / \sqrt{d})",
+    right="With √d the gradient is the same at every width. Without it that of a typical query fades, but slowly: at a "
+    "width of 64 it is still about as large, and the mean over queries falls only like 1/√d, because some queries always "
+    "hesitate between two keys.",
+    right_formula=r"z_j = |q| \, \epsilon_j, \quad |q|^2 \sim \chi^2_d",
+    meaning="Keep √d: what is lost without it is not the gradient as such but its breadth, since a saturated query "
+    "learns about one or two keys only. At usual widths a forgotten √d shows as hard attention, not as a dead layer.",
+    axes=Axes("head width d", "gradient that reaches a query's logits", log="xy"),
+)
+KEYS = 64
+VANISHED = 0.1  # of the gradient with √d
+
+Middle = Callable[[NDArray[np.float64]], float]
+
+
+def root_mean_square(values: NDArray[np.float64]) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def median(values: NDArray[np.float64]) -> float:
+    return float(np.median(values))
+
+
+def right(d: int, scaled: bool, middle: Middle, queries: int = 20_000) -> float:
+    """What softmax does to logits |q| · ε with |q|² from χ² of d degrees, drawn without any dot product."""
+    dice = np.random.default_rng(0)
+    length = np.sqrt(dice.chisquare(d, (queries, 1)) / (d if scaled else 1))
+    powers = np.exp((logits := length * dice.standard_normal((queries, KEYS))) - logits.max(axis=1, keepdims=True))
+    weights, values = powers / powers.sum(axis=1, keepdims=True), dice.standard_normal((queries, KEYS))
+    return middle(np.linalg.norm(weights * (values - (weights * values).sum(axis=1, keepdims=True)), axis=1))
+
+
+def gradients(q: Tensor, k: Tensor, *, scaled: bool, seed: int) -> NDArray[np.float64]:
+    """|d output / d logits| of each query, through the library's attention; a bias of 0 stands for the logits."""
+    dice = torch.Generator().manual_seed(seed)
+    logits = torch.zeros(*q.shape[:-1], k.shape[-2], requires_grad=True)
+    values = torch.randn(*k.shape[:-1], 1, generator=dice)
+    Attend(scaled=scaled)(q, k, values, bias=logits).sum().backward()
+    assert logits.grad is not None
+    return logits.grad.norm(dim=-1).flatten().double().numpy()
+
+
+def measure(d: int, scaled: bool, middle: Middle, seed: int) -> float:
+    """Over 1,024 queries with entries of variance 1, 64 at a time on the same 64 keys."""
+    dice = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(16, 64, d, generator=dice) for _ in range(2))
+    return middle(gradients(q, k, scaled=scaled, seed=seed + 1000))
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    widths = trial.choose(quick=(16, 64, 1024), full=(4, 16, 64, 256, 1024, 4096))
+    with_root = right(1024, True, median)
+    for name, scaled, middle in (
+        ("with √d, typical query", True, median),
+        ("without √d, typical query", False, median),
+        ("without √d, mean over queries", False, root_mean_square),
+    ):
+        for d in widths:
+            yield Case(
+                f"{name}, d = {d}",
+                trial.repeat(lambda seed, d=d, scaled=scaled, middle=middle: measure(d, scaled, middle, seed)),
+                document=near(with_root, share=0.25) if scaled else AtMost(VANISHED * with_root),
+                right=near(right(d, scaled, middle), share=0.3),
+                at=d,
+                group=name,
+            )
+    if trial.has("weights"):
+        yield Case(
+            "trained DeiT-Tiny, d = 64: gradient without √d ÷ with it, typical query",
+            real_ratio(trial),
+            document=AtMost(VANISHED),
+        )
+
+
+def real_ratio(trial: Trial) -> Estimate:
+    """Of the queries and keys of every block and head, the median in each; the interval is over heads."""
+    images, _ = pictures(trial, trial.choose(2, 16))
+    ratios = []
+    for trace in traces(deit_tiny(trial), images, "q", "k"):
+        for attention in trace.values():
+            with_root, without = (gradients(attention.q, attention.k, scaled=s, seed=0) for s in (True, False))
+            shape = (*attention.q.shape[:2], -1)
+            ratios.append(np.median(without.reshape(shape), axis=-1) / np.median(with_root.reshape(shape), axis=-1))
+    return bootstrap(np.concatenate(ratios).flatten(), median)

@@ -1,0 +1,90 @@
+"""Cold attention picks one key, hot attention averages all: but ties share, and a bias is not heated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import exp
+from typing import TYPE_CHECKING
+
+import torch
+
+from vitreous.explain.measure_figures import LINES, side_by_side
+from vitreous.explain.measures import entropy
+from vitreous.explain.report_figures import plain
+from vitreous.lab.attention_matrix import attention_matrix, random_heads
+from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.figures import DOCUMENT, dots, legend
+from vitreous.lab.prediction import near
+from vitreous.lab.trial import Trial
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from vitreous.lab.outcome import Outcome
+
+CLAIM = Claim(
+    title="The temperature of attention",
+    statement="Logits are divided by a temperature τ. As τ goes to 0 attention becomes one-hot, all of it on the best key; "
+    "as τ grows without bound it becomes uniform, every key with the same weight.",
+    sources=(Source.PRINCIPLES,),
+    formula=r"z_{ij} = \frac{q_i^\top k_j}{\tau \sqrt{d_k}}",
+    right="Right unless keys are equal or a bias is added. Equal keys share the mass however cold it is. A bias of position "
+    "is added after the division, so heat leaves it as it is. In between, logits of variance 1/τ² spread over "
+    "n exp(−1/2τ²) keys, as long as that is many.",
+    right_formula=r"\exp H = n \, \exp(-1 / 2\tau^2) \quad (\tau \geq 1)",
+    meaning="Untrained attention at τ = 1 already looks at six keys in ten, so it starts as an average. Do not count on a "
+    "low temperature to point at one token: patches of the same background are equal keys, unless positions tell them "
+    "apart.",
+    axes=Axes("temperature τ", "keys that share the attention, exp(H)", log="xy"),
+)
+TOKENS, WIDTH, COLD, HOT, TWINS = 196, 64, 1e-4, 1e3, 8
+EQUAL, BIASED, DIFFERENT = "patches in eights that look alike", "with a bias of position", "all keys different"
+
+
+def document(tau: float) -> float:
+    """One key in the cold, all of them in the heat."""
+    return 1.0 if tau < 1 else float(TOKENS)
+
+
+def right(tau: float, *, twins: int = 1, bias_variance: float = 0.0) -> float:
+    """In the cold the best keys that are equal; otherwise by the variance of the logits and of what is added to them."""
+    return float(twins) if tau < 1 else TOKENS * exp(-(1 / tau**2 + bias_variance) / 2)
+
+
+def measure(kind: str, tau: float, seed: int) -> float:
+    """The mean over all queries of exp(entropy), the number of keys as if evenly looked at."""
+    q, k = random_heads(4, TOKENS, WIDTH, seed)
+    if kind == EQUAL:
+        k = k[:, torch.arange(TOKENS) // TWINS]
+    bias = random_heads(4, TOKENS, TOKENS, seed + 1000)[0] if kind == BIASED else None
+    return float(entropy(attention_matrix(q, k, bias=bias, temperature=tau)).exp().mean())
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    sweep = torch.logspace(-4, 3, trial.choose(15, 43)).tolist()
+    trial.keep("temperature", sweep)
+    for kind, options in ((DIFFERENT, {}), (EQUAL, {"twins": TWINS}), (BIASED, {"bias_variance": 1.0})):
+        trial.keep(kind, [measure(kind, tau, seed=0) for tau in sweep])
+        for tau in (COLD, 1.0, 2.0, HOT):
+            yield Case(
+                f"{kind}, τ = {tau:g}",
+                trial.repeat(lambda seed, kind=kind, tau=tau: measure(kind, tau, seed)),
+                document=near(document(tau), share=0.05) if tau in (COLD, HOT) else None,
+                right=near(right(tau, **options), share=0.05),
+                at=tau,
+                group=kind,
+            )
+
+
+def draw(outcome: Outcome) -> Figure:
+    """The whole course from cold to hot, with the text's two ends."""
+    figure, (axis,) = side_by_side(1, width=5.6, height=3.3)
+    for kind, (colour, _) in zip((DIFFERENT, EQUAL, BIASED), LINES, strict=False):
+        axis.plot(outcome.series["temperature"], outcome.series[kind], color=colour, linewidth=1.2)
+        dots(axis, [case for case in outcome.cases if case.group == kind], colour, kind)
+    axis.hlines([document(COLD), document(HOT)], [COLD, 1.0], [1.0, HOT], label="the text's ends", **DOCUMENT)
+    assert CLAIM.axes
+    axis.set(xlabel=CLAIM.axes.x, ylabel=CLAIM.axes.y, xscale="log", yscale="log")
+    plain(axis)
+    legend(axis)
+    return figure

@@ -1,0 +1,111 @@
+"""Every exercise, in order: a file here, its namesake in ``checks/`` and a line below."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from vitreous.options import did_you_mean
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One thing to build; read from its file, so that listing exercises needs no torch."""
+
+    number: int
+    name: str
+    claims: tuple[str, ...]  # of the laboratory: what the answer lets a learner understand
+    hint: str
+
+    @property
+    def file(self) -> Path:
+        """What a learner gets."""
+        return FOLDER / f"{self.module}.py"
+
+    @property
+    def module(self) -> str:
+        return f"e{self.number:02}_{self.name}"
+
+    @cached_property
+    def task(self) -> str:
+        return ast.get_docstring(ast.parse(self.file.read_text(encoding="utf-8"))) or ""
+
+    @property
+    def title(self) -> str:
+        """"Cut a picture into patches", of "Exercise 1: cut a picture into patches."."""
+        words = self.task.splitlines()[0].partition(": ")[2].rstrip(".")
+        return words[:1].upper() + words[1:]
+
+    @property
+    def next(self) -> Exercise | None:
+        return EXERCISES[self.number] if self.number < len(EXERCISES) else None
+
+
+EXERCISES = (
+    Exercise(
+        1, "patchify", ("smallest_object", "patch_embedding_cost", "convolutional_stem"),
+        "Give every axis that you want to move a name of its own: reshape (b, c, y, x) to (b, c, rows, p, columns, p), "
+        "permute to (b, rows, columns, c, p, p), then flatten what belongs together.",
+    ),
+    Exercise(
+        2, "attention", ("dot_product_variance", "softmax_saturation", "temperature", "diagonal_query"),
+        "Logits are q @ k.transpose(-2, -1), a row for every query. Divide by the root of the last size of q, then "
+        "softmax along the last axis, along which the keys lie.",
+    ),
+    Exercise(
+        3, "permutation", ("permutation", "weight_sharing"),
+        "tokens[:, order] shuffles the tokens. Equivariant means: shuffling first, or shuffling afterwards, gives the "
+        "same. Invariant means: shuffling changes nothing at all.",
+    ),
+    Exercise(
+        4, "positions", ("pooling_and_positions", "relative_bias"),
+        "Waves: positions[:, None] / temperature ** (torch.arange(0, half, 2) / half) are the angles; torch.stack their "
+        "sines and cosines along a new last axis and flatten it. Resampling: split the prefix off first, and put the "
+        "channels where interpolate wants them, (1, d, rows, columns).",
+    ),
+    Exercise(
+        5, "heads", ("attention_rank", "heads_specialise", "head_importance", "batch_first"),
+        "qkv(x).reshape(b, n, 3, heads, d // heads), then permute so that 3 comes first and heads before tokens. After "
+        "attending, bring the tokens before the heads again and only then flatten (heads, d // heads).",
+    ),
+    Exercise(
+        6, "block", ("norm_placement", "final_norm", "layer_norm", "training_ingredients"),
+        "Two lines, one for each branch: x = x + branch(norm(x)). The second reads the x of the first.",
+    ),
+    Exercise(
+        7, "cost", ("attention_macs", "attention_parameters", "quadratic_term", "doubled_side", "flops_or_macs"),
+        "A linear layer from a to b numbers has a·b weights and b biases, and makes a·b MACs for every token that goes "
+        "through. Which tokens go through it: the patches, all N, or only the class token?",
+    ),
+    Exercise(
+        8, "looking", ("attention_distance", "layers_near_to_far", "entropy_generalisation"),
+        "torch.special.entr(w) is −w ln w with 0 ln 0 = 0. For distances: cut out cells × cells, divide every row by "
+        "its sum, multiply by the matrix of distances, sum over keys, and take the mean over queries.",
+    ),
+    Exercise(
+        9, "rollout", ("rollout", "receptive_field", "low_pass"),
+        "Begin with the identity and go through the layers in order, each time multiplying from the left: "
+        "result = step @ result.",
+    ),
+    Exercise(
+        10, "vit", ("pooling_and_positions", "small_data", "universal_approximation", "patch_size"),
+        "self.class_token.expand(len(images), -1, -1) and torch.cat along the tokens put the class token first. A "
+        "training step is five lines: zero_grad, forward, cross_entropy, backward, step.",
+    ),
+)  # fmt: skip
+
+
+def find(number: str) -> Exercise:
+    """An exercise by its number or its name."""
+    names = {exercise.name: exercise for exercise in EXERCISES}
+    if number.isdecimal() and 1 <= int(number) <= len(EXERCISES):
+        return EXERCISES[int(number) - 1]
+    if number in names:
+        return names[number]
+    if number.lstrip("-").isdecimal():
+        raise ValueError(f"there is no exercise {number}; they are numbered from 1 to {len(EXERCISES)}")
+    raise ValueError(f"there is no exercise {number!r}{did_you_mean(number, names)}")

@@ -1,0 +1,57 @@
+"""Real weights and real pictures: a trained DeiT-Tiny, what it is shown, and what its layers hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.data.base import Dataset
+from vitreous.data.loader import EvaluationLoader
+from vitreous.data.scenes import ShapesData
+from vitreous.data.shapes import Shapes
+from vitreous.data.sources import open_data
+from vitreous.explain.record import record
+from vitreous.explain.trace import Trace
+from vitreous.lab.trial import Trial
+from vitreous.models import create_model
+from vitreous.models.base import Backbone
+from vitreous.spec import Preprocess
+from vitreous.weights.load import is_name, load, load_weights
+
+DRAWN = "no --photos were given: scenes of simple shapes, drawn by the library, stood in for them"
+
+
+def deit_tiny(trial: Trial) -> Backbone:
+    """The model that ``trial.weights`` holds, ready to be looked at."""
+    if is_name(trial.weights):
+        return load(trial.weights).eval()
+    model = create_model("deit_tiny_16")
+    load_weights(model, trial.weights)
+    return model.eval()
+
+
+def pictures(trial: Trial, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """(images as DeiT-Tiny takes them, numbers of their classes): photos by chance, or drawn scenes without any."""
+    if trial.photos:
+        photos = open_data(trial.photos, valid_share=0.0).train
+        return prepared(photos, photos.order(seed, 0)[:count])
+    if DRAWN not in trial.left_out:
+        trial.left_out.append(DRAWN)
+    return prepared(ShapesData(Shapes(count, 224, seed=seed)), np.arange(count))
+
+
+def prepared(data: Dataset, chosen: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Some pictures of a dataset at 224 pixels a side, and their classes; unreadable ones are left out."""
+    batches = [batch for _, batch in EvaluationLoader(data, Preprocess()).part(chosen)]
+    return torch.cat([batch.images for batch in batches]), torch.cat([batch.targets for batch in batches]).argmax(1)
+
+
+def traces(model: Backbone, images: Tensor, *what: str, size: int = 8) -> Iterator[Trace]:
+    """What ``vt.record`` keeps of the pictures, some at a time: attention is large."""
+    for some in images.split(size):
+        with record(model, what=what or "weights") as trace, torch.no_grad():
+            model(some)
+        yield trace

@@ -1,0 +1,45 @@
+"""Results in words: what decided a verdict, and how a measurement is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from vitreous.lab.estimate import Estimate
+from vitreous.lab.outcome import Outcome, Verdict
+from vitreous.lab.prediction import number
+
+#: How verdicts come about; it stands on top of every page.
+RULE = (
+    "A claim is tested in several cases. Each has a prediction with its tolerance, taken from the text, and a "
+    "measurement with its 95 % interval. The two agree when the interval lies inside what was predicted, and disagree "
+    "when it lies outside; where it reaches over the border the case is open. A claim holds when all its cases agree, "
+    "holds with care when only some do, is refuted when none does and at least one disagrees, and is undecided "
+    "otherwise. No verdict is typed in. What is known to be right is predicted too: a measurement that contradicts it "
+    "means that the experiment is broken, which is said instead of a verdict."
+)
+
+
+def measured(estimate: Estimate) -> str:
+    """16.1 (15.9 … 16.2), or the bare number where there is no chance in it."""
+    if estimate.low == estimate.high:
+        return number(estimate.value)
+    return f"{number(estimate.value)} ({number(estimate.low)} … {number(estimate.high)})"
+
+
+def decided(outcome: Outcome) -> str:
+    """The number that decides."""
+    case = outcome.deciding
+    if case is None:
+        return "; ".join(outcome.left_out) or "nothing was measured"
+    if outcome.verdict is Verdict.BROKEN:
+        return f"{case.label}: {case.right} is right, and {measured(case.measured)} was measured"
+    return f"{case.label}: the text says {case.document}, measured {measured(case.measured)}"
+
+
+def tally(outcomes: Iterable[Outcome]) -> str:
+    """20 hold, 23 hold with care, 15 are refuted."""
+    counts = Counter(outcome.verdict for outcome in outcomes)
+    plural = {Verdict.HOLDS: "hold", Verdict.CARE: "hold with care", Verdict.REFUTED: "are refuted"}
+    plural |= {Verdict.OPEN: "are undecided", Verdict.MISSING: "were not run", Verdict.BROKEN: "are broken"}
+    return ", ".join(f"{counts[verdict]} {word}" for verdict, word in plural.items() if counts[verdict])
