@@ -108,7 +108,7 @@ def in_rows(cases: Sequence[Case]) -> Figure:
     axis.set_yticks(rows, [wrapped(case.label) for case in cases], fontsize=8)
     axis.set_ylim(len(cases) - 0.5, -0.5)
     plain(axis)
-    legend(axis, *axis.get_legend_handles_labels())
+    legend(axis)
     return figure
 
 
@@ -131,7 +131,7 @@ def wrapped(label: str, width: int = 44) -> str:
     return "\n".join(textwrap.wrap(label, width))
 
 
-def legend(axis: axes.Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """Beside the drawing, where it hides nothing."""
+def legend(axis: axes.Axes, *named: Sequence[Any]) -> None:
+    """Beside the drawing, where it hides nothing; ``named`` are handles and labels, where not all of the axis's own."""
     beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
-    axis.legend(handles, labels, frameon=False, labelcolor=INK, fontsize=8, **beside)
+    axis.legend(*named, frameon=False, labelcolor=INK, fontsize=8, **beside)

@@ -14,22 +14,27 @@ from vitreous.data.scenes import ShapesData
 from vitreous.data.shapes import Shapes
 from vitreous.data.sources import open_data
 from vitreous.explain.record import record
+from vitreous.explain.recorder import What
 from vitreous.explain.trace import Trace
 from vitreous.lab.trial import Trial
 from vitreous.models import create_model
 from vitreous.models.base import Backbone
+from vitreous.models.vit import ViT
 from vitreous.spec import Preprocess
 from vitreous.weights.load import is_name, load, load_weights
 
 DRAWN = "no --photos were given: scenes of simple shapes, drawn by the library, stood in for them"
 
 
-def deit_tiny(trial: Trial) -> Backbone:
+def deit_tiny(trial: Trial) -> ViT:
     """The model that ``trial.weights`` holds, ready to be looked at."""
     if is_name(trial.weights):
-        return load(trial.weights).eval()
-    model = create_model("deit_tiny_16")
-    load_weights(model, trial.weights)
+        model = load(trial.weights)
+    else:
+        model = create_model("deit_tiny_16")
+        load_weights(model, trial.weights)
+    if not isinstance(model, ViT):
+        raise ValueError(f"--weights should hold DeiT-Tiny, {trial.weights} holds {type(model).__name__}; give its file")
     return model.eval()
 
 
@@ -49,7 +54,7 @@ def prepared(data: Dataset, chosen: np.ndarray) -> tuple[Tensor, Tensor]:
     return torch.cat([batch.images for batch in batches]), torch.cat([batch.targets for batch in batches]).argmax(1)
 
 
-def traces(model: Backbone, images: Tensor, *what: str, size: int = 8) -> Iterator[Trace]:
+def traces(model: Backbone, images: Tensor, *what: What, size: int = 8) -> Iterator[Trace]:
     """What ``vt.record`` keeps of the pictures, some at a time: attention is large."""
     for some in images.split(size):
         with record(model, what=what or "weights") as trace, torch.no_grad():

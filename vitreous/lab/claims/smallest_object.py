@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import log
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.prediction import near
@@ -69,9 +69,9 @@ def read_from_token(images: Tensor, p: int, s: int) -> Tensor:
 def projected(images: Tensor, filters: Tensor) -> Tensor:
     """The library's embedding of the first patch, with these filters (d, p, p)."""
     d, p, _ = filters.shape
-    embed = PatchEmbed((p, p), 1, d, method="linear")
-    embed.proj.weight.data.copy_(filters[:, None])
-    embed.proj.bias.data.zero_()
+    with torch.device("meta"):
+        embed = PatchEmbed((p, p), 1, d, method="linear")
+    embed.proj.weight, embed.proj.bias = nn.Parameter(filters[:, None]), nn.Parameter(torch.zeros(d))
     with torch.no_grad():
         return embed(images[..., :p, :p])[:, 0]
 
@@ -86,9 +86,9 @@ def shape_of(p: int, s: int, corner: bool = False) -> Tensor:
     return shape
 
 
-def lift(readout: Readout, p: int, s: int, seed: int, corner: bool) -> float:
+def lift(readout: Readout, noise: Tensor, s: int, corner: bool) -> float:
     """By how many deviations of the noise an object raises what is read."""
-    noise = NOISE * torch.randn(2, PATCHES, 1, p, p, generator=torch.Generator().manual_seed(seed))
+    p = noise.shape[-1]
     without, with_object = readout(noise[0], p, s), readout(noise[1] + CONTRAST * shape_of(p, s, corner), p, s)
     return float((with_object.mean() - without.mean()) / without.std())
 
@@ -96,11 +96,12 @@ def lift(readout: Readout, p: int, s: int, seed: int, corner: bool) -> float:
 def measure(readout: Readout, p: int, seed: int, corner: bool = False) -> float:
     """The size at which the lift passes γ, between two sizes by a power law."""
     sizes = [s for s in SIZES if s <= (2 * p if corner else p)]
-    lifts = ((s, lift(readout, p, s, seed, corner)) for s in sizes)
+    noise = NOISE * torch.randn(2, PATCHES, 1, p, p, generator=torch.Generator().manual_seed(seed))
+    lifts = ((s, max(1e-3, lift(readout, noise, s, corner))) for s in sizes)
     for (small, below), (large, above) in pairwise(lifts):
         if above >= GAMMA:
-            return small * (large / small) ** (log(GAMMA / max(below, 1e-3)) / log(above / max(below, 1e-3)))
-    return float("inf")
+            return small * (large / small) ** (log(GAMMA / below) / log(above / below))
+    return float(sizes[-1])
 
 
 def cases(trial: Trial) -> Iterator[Case]:

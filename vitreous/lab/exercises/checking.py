@@ -36,7 +36,8 @@ def guarded(function: Answer) -> Answer:
             if old is not None and not torch.equal(one, old):
                 raise Wrong(
                     f"the function changes its input number {index + 1} in place; write x = x + …, not x += …, "
-                    f"because the caller may still need it"
+                    f"because the caller may still need it",
+                    final=True,
                 )
         return found
 
@@ -85,14 +86,19 @@ def agree(found: Tensor, right: Tensor, otherwise: str, mistakes: Mapping[str, T
     """Pass if both are alike. A known mistake is named; any other is shown where it is largest."""
     if alike(found, right):
         return
-    for message, wrong in (mistakes or {}).items():
-        if alike(found, wrong):
-            raise Wrong(message)
+    blame(found, mistakes or {})
     if found.isnan().any():
         raise Wrong(f"{otherwise}: there are NaNs in the answer")
     gap = (found - right).abs()
     place = [int(index) for index in torch.unravel_index(gap.argmax(), gap.shape)]
     raise Wrong(f"{otherwise}: at {place} stands {found[tuple(place)]:.4g}, not {right[tuple(place)]:.4g}")
+
+
+def blame(found: Tensor, mistakes: Mapping[str, Tensor]) -> None:
+    """Fail for the mistakes given, and only for them: others have checks of their own."""
+    for message, wrong in mistakes.items():
+        if alike(found, wrong):
+            raise Wrong(message)
 
 
 def equal(found: float, right: float, otherwise: str, mistakes: Mapping[str, float] | None = None) -> None:

@@ -18,8 +18,8 @@ def check_equivariance_example(equivariance_gap: Answer) -> None:
         "2 is the invariance gap: here layer(x) has to be shuffled too, layer(x)[:, order]": 2.0,
         "5 comes from shuffling an output that was shuffled already: shuffle layer(x), or undo the order with "
         "order.argsort()": 5.0,
-        "this is the mean of the differences, not the largest; where all but one agree it hides the one": 1.0,
-        "signs cancel here: take the absolute value first": 0.0,
+        "signs cancel here: take absolute values first, and the largest of them": 1.0,
+        "9 is the sum of the differences; the largest is asked for": 9.0,
     }
     equal(numbered(equivariance_gap(running_sum, example(), ORDER)), 3.0, "the example does not come out", mistakes)
 
@@ -48,12 +48,12 @@ def check_largest_difference(equivariance_gap: Answer) -> None:
         tokens[1, 2, 3] = 5.0
         gap = numbered(equivariance_gap(lambda x, sign=sign: first_token_only(x, sign), tokens, ORDER))
         mistakes = {
-            "only the first picture is looked at; the difference is in the second": 0.0,
+            f"the second picture differs by {sign * 5:g} in one number, and the gap is 0: look at all pictures, and at "
+            f"absolute values": 0.0,
             "this is a mean; one wrong number among many must not be averaged away": 5.0 / 24,
             "differences are squared: take absolute values": 25.0,
-            "the difference's sign is kept: take the absolute value": -5.0,
         }
-        equal(gap, 5.0, "one number differs by 5, in the second picture", mistakes)
+        equal(gap, 5.0, "the second picture differs by 5 in one number, which must be the gap", mistakes)
 
 
 def check_along_tokens(equivariance_gap: Answer) -> None:
@@ -100,7 +100,7 @@ def first_token_only(x: Tensor, sign: float) -> Tensor:
 
 
 def attention() -> Answer:
-    layer = SelfAttention(4, 2)
+    layer = SelfAttention(4, 2).requires_grad_(False)
     return lambda x: layer(x, None)
 
 

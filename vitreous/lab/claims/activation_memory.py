@@ -1,0 +1,138 @@
+"""Memory for the backward pass grows with the square of the tokens: only where attention weights are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+import vitreous as vt
+from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.counting import Memory, power
+from vitreous.lab.estimate import exactly
+from vitreous.lab.prediction import Near
+from vitreous.lab.trial import Trial
+from vitreous.models.vit import ViT, ViTConfig
+from vitreous.train import outside
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from vitreous.lab.outcome import Outcome
+
+CLAIM = Claim(
+    title="Activation memory and checkpointing",
+    statement="In training, the attention matrix of every head and layer must be kept for the backward pass, so memory "
+    "grows with the square of the number of tokens (one text: with the square times the width). Activation "
+    "checkpointing, which computes the matrix again, makes memory linear in the tokens.",
+    sources=(Source.PRINCIPLES, Source.PIXELS, Source.MODERN),
+    formula=r"O(n^2) \; \mathrm{or} \; O(n^2 d), \quad \mathrm{checkpointed} \; O(n)",
+    right="The matrices take h·n² numbers a layer, whatever the width. Checkpointing makes linear what is kept between "
+    "the passes; at the peak one layer's matrices are still there in full. Fused attention never holds them, so it is "
+    "linear from the start.",
+    right_formula=r"O(h n^2 + n d) \; \mathrm{explicit}, \quad O(n d) \; \mathrm{fused}",
+    meaning="Use fused attention first: it removes the square without computing a block twice. Checkpointing then "
+    "divides the linear rest by about the depth. With explicit attention (to look at the weights, say) one layer alone "
+    "can exhaust the memory of a large picture, checkpointed or not.",
+)
+
+
+def document(*, explicit: bool, checkpointed: bool, peak: bool) -> float:
+    """The power of n that the texts give: they know of no other attention and of no peak."""
+    return 1.0 if checkpointed else 2.0
+
+
+def right(*, explicit: bool, checkpointed: bool, peak: bool) -> float:
+    return 2.0 if explicit and (peak or not checkpointed) else 1.0
+
+
+class Held(NamedTuple):
+    """Bytes that are alive between the two passes, and the most that ever are."""
+
+    stored: int
+    peak: int
+
+
+def measure(side: int, *, explicit: bool, checkpointed: bool = False, dim: int = 16, heads: int = 8) -> Held:
+    """One training step of a small ViT on a picture of ``side`` × ``side`` tokens."""
+    model = small_vit(side, dim, heads)
+    if checkpointed:
+        outside.checkpoint_blocks(model)
+    images = torch.zeros(1, 3, 4 * side, 4 * side)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    given = [images, *model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None)]
+    looking = vt.record(model, reduce=lambda weights: weights.new_zeros(1)) if explicit else nullcontext()
+    with looking, Memory(given) as memory:
+        score = model(images).sum()
+        stored = memory.now
+        score.backward()
+    return Held(stored, memory.peak)
+
+
+def small_vit(side: int, dim: int, heads: int) -> ViT:
+    with torch.random.fork_rng(devices=[]):
+        return ViTConfig(
+            image_size=(4 * side, 4 * side), patch_size=(4, 4), dim=dim, num_heads=heads, depth=3, num_classes=10,
+            class_token=False, pool="mean", position="none",
+        ).build()  # fmt: skip
+
+
+def matrices(side: int, *, dim: int, heads: int) -> int:
+    """What is stored with explicit attention and not with fused."""
+    return sum(sign * measure(side, explicit=sign > 0, dim=dim, heads=heads).stored for sign in (1, -1))
+
+
+#: Name → explicit, checkpointed, at the peak.
+WAYS = {
+    "explicit attention, stored": (True, False, False),
+    "explicit and checkpointed, stored": (True, True, False),
+    "explicit and checkpointed, at the peak": (True, True, True),
+    "fused attention, at the peak": (False, False, True),
+}
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    sides = trial.choose(quick=(12, 24), full=(8, 12, 16, 24, 32, 40))
+    trial.keep("tokens", [side**2 for side in sides])
+    for name, (explicit, checkpointed, peak) in WAYS.items():
+        held = [measure(side, explicit=explicit, checkpointed=checkpointed)[peak] for side in sides]
+        trial.keep(name, held)
+        way = {"explicit": explicit, "checkpointed": checkpointed, "peak": peak}
+        yield Case(
+            f"{name}: power of n",
+            exactly(power((sides[-1] / sides[-2]) ** 2, held[-2], held[-1])),
+            document=Near(document(**way), 0.2),
+            right=Near(right(**way), 0.2),
+        )
+    grown = partial(power, 2, matrices(16, dim=16, heads=4))
+    wider, more_heads = matrices(16, dim=32, heads=4), matrices(16, dim=16, heads=8)
+    yield Case("attention matrices: power of the width d", exactly(grown(wider)), Near(1, 0.2), Near(0, 0.2))
+    yield Case("attention matrices: power of the heads h", exactly(grown(more_heads)), right=Near(1, 0.2))
+
+
+def draw(outcome: Outcome) -> Figure:
+    """Megabytes against tokens, with lines of slope 1 and 2 to compare with."""
+    from vitreous.explain.measure_figures import LINES, side_by_side
+    from vitreous.explain.report_figures import INK, plain
+    from vitreous.lab.figures import legend
+
+    figure, (axis,) = side_by_side(1, width=5.8, height=3.4)
+    tokens = outcome.series["tokens"]
+    for name, (colour, dash) in zip(WAYS, LINES, strict=False):
+        megabytes = [held / 1e6 for held in outcome.series[name]]
+        axis.plot(tokens, megabytes, color=colour, linestyle=dash, marker="o", markersize=4, label=name)
+    for slope, name in ((1, "∝ n"), (2, "∝ n²")):
+        start = outcome.series["explicit and checkpointed, stored"][0] / 2e6
+        guide = [start * (n / tokens[0]) ** slope for n in tokens]
+        axis.plot(tokens, guide, color=INK, linewidth=0.8, linestyle=":")
+        axis.annotate(name, (tokens[-1], guide[-1]), (4, 0), textcoords="offset points", color=INK, fontsize=8)
+    axis.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="megabytes alive, one picture")
+    axis.set_xticks(tokens, [f"{n:,.0f}" for n in tokens])
+    axis.minorticks_off()
+    plain(axis)
+    legend(axis)
+    return figure

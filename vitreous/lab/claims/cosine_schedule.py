@@ -1,0 +1,82 @@
+"""A cosine schedule falls to zero once, over the steps after the warm-up; a bare cosine goes on to minus the rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+
+from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.estimate import exactly
+from vitreous.lab.prediction import AtLeast, AtMost, Near
+from vitreous.lab.trial import Trial
+from vitreous.train.schedule import rate
+
+CLAIM = Claim(
+    title="The cosine schedule",
+    statement="After a linear warm-up the learning rate follows a cosine over the rest of training: η · cos(π p), p from "
+    "0 to 1. In torch: CosineAnnealingLR with T_max = epochs − warm-up, for 10,000 warm-up steps.",
+    sources=(Source.FOUNDATIONS, Source.DEEP_DIVE),
+    formula=r"\eta(t) = \eta_{base} \cos(\pi p), \quad p = \frac{t - T_{warmup}}{T_{total} - T_{warmup}}",
+    right="Half a cosine, lifted to stay positive: it falls from η to its end once. All times have one unit, the step: "
+    "300 epochs less 10,000 steps are −9,700 of nothing.",
+    right_formula=r"\eta(t) = \eta_{min} + \frac{1}{2} (\eta_{base} - \eta_{min}) (1 + \cos \pi p)",
+    meaning="A negative rate climbs the loss: the second half of training undoes the first. And a decay measured in the "
+    "wrong unit never comes: the rate is still at 99.8 % when training ends. Plot the schedule before a long run.",
+    axes=Axes("share of training", "learning rate, share of the highest"),
+)
+TOTAL, WARMUP = 1000, 100
+EPOCHS, WARMUP_STEPS = 300, 10_000  # of the recipe that subtracts one from the other
+
+
+def document(step: int) -> float:
+    if step <= WARMUP:
+        return step / WARMUP
+    return round(math.cos(math.pi * (step - WARMUP) / (TOTAL - WARMUP)), 9)
+
+
+def right(step: int) -> float:
+    if step <= WARMUP:
+        return step / WARMUP
+    return (1 + math.cos(math.pi * (step - WARMUP) / (TOTAL - WARMUP))) / 2
+
+
+def library(step: int) -> float:
+    return rate(step, TOTAL, warmup=WARMUP)
+
+
+def left_over(epochs: int, period: int) -> float:
+    """What half a cosine of some period leaves of the rate after some epochs; the sign of the period is lost."""
+    return (1 + math.cos(math.pi * epochs / period)) / 2
+
+
+def rate_at_the_end(epochs: int, period: int) -> float:
+    """Of torch's scheduler, stepped once an epoch."""
+    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=period)
+    for _ in range(epochs):
+        optimiser.step()
+        scheduler.step()
+    return float(optimiser.param_groups[0]["lr"])
+
+
+def error_left(schedule: Callable[[int], float]) -> float:
+    """Gradient descent on w²/2, whose gradient is w, from w = 1: how far from the minimum it ends."""
+    w = 1.0
+    for step in range(TOTAL):
+        w -= 0.01 * schedule(step) * w
+    return abs(w)
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    places = trial.choose(quick=(50, 100, 325, 550, 775, 1000), full=tuple(range(25, 1001, 25)))
+    for step in places:
+        yield Case(f"rate at step {step:,} of {TOTAL:,}", exactly(library(step)), document=Near(document(step), 0.02),
+                   right=Near(right(step), 0.02), at=step / TOTAL)  # fmt: skip
+    period = EPOCHS - WARMUP_STEPS
+    yield Case("rate after 300 epochs with T_max = 300 − 10,000", exactly(rate_at_the_end(EPOCHS, period)),
+               document=Near(0.0, 0.02), right=Near(left_over(EPOCHS, period), 0.02))  # fmt: skip
+    yield Case("error left by descent with η · cos(π p)", exactly(error_left(document)),
+               document=AtMost(0.1), right=AtLeast(0.5))  # fmt: skip
+    yield Case("error left by descent with our schedule", exactly(error_left(library)), right=AtMost(0.1))

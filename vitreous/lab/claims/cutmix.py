@@ -1,0 +1,91 @@
+"""CutMix pastes a box of one picture into another; a weighted mean of two pictures is MixUp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from vitreous.data.augment import Augment, Dice
+from vitreous.data.mixing import mix
+from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.prediction import Near
+from vitreous.lab.trial import Trial
+
+CLAIM = Claim(
+    title="What CutMix does to a picture",
+    statement="CutMix makes one picture of two as their weighted mean, pixel by pixel, and gives their labels the same "
+    "weights λ and 1 − λ, drawn at random.",
+    sources=(Source.FOUNDATIONS,),
+    formula=r"x = \lambda x_A + (1 - \lambda) x_B, \quad y = \lambda y_A + (1 - \lambda) y_B",
+    right="That is MixUp. CutMix takes every pixel whole from one picture or the other: a box of the second is pasted "
+    "into the first, and λ is the share that is left of the first once the box has been cut off at the border.",
+    right_formula=r"x = M \odot x_A + (1 - M) \odot x_B, \quad \lambda = \mathrm{mean}(M), \quad M \in \{0, 1\}",
+    meaning="The two are not exchangeable: MixUp fades both objects, CutMix hides a part of one and keeps full contrast. "
+    "Compute λ from the box that was really pasted: the λ that was drawn promises 50 % of the other picture on average, "
+    "where a box around any point of the picture leaves 32 %.",
+)
+PAIRS = 400
+SIDE = 24
+
+
+def whole_pixels_of_a_mean() -> float:
+    """A mean of two different colours is neither of them."""
+    return 0.0
+
+
+def whole_pixels_of_a_paste() -> float:
+    return 1.0
+
+
+def share_as_drawn() -> float:
+    """The mean of 1 − λ with λ from Beta(1, 1)."""
+    return 0.5
+
+
+def share_in_a_cut_box() -> float:
+    """Of a box whose sides are √u of the picture's and whose centre is anywhere, s − s²/4 of a side s lies inside.
+
+    The mean of (√u − u/4)² over u in [0, 1] is 1/2 − 1/5 + 1/48.
+    """
+    return 1 / 2 - 1 / 5 + 1 / 48
+
+
+def mixed(kind: str, seed: int) -> tuple[Tensor, Tensor]:
+    """Black pictures mixed with white ones: the pixels, and the share of white in the label."""
+    white = torch.zeros(2 * PAIRS)
+    white[1::2] = 1
+    images = white[:, None, None, None].expand(-1, 1, SIDE, SIDE).contiguous()
+    dice = Dice.throw(seed, 0, 0, len(white))
+    pixels, targets = mix(images, torch.stack([1 - white, white], dim=1), Augment(**{kind: 1.0}), dice)
+    return pixels[::2, 0], targets[::2, 1]
+
+
+def whole_pixels(kind: str, seed: int) -> float:
+    """Share of pixels that are black or white."""
+    pixels, _ = mixed(kind, seed)
+    return float(((pixels == 0) | (pixels == 1)).double().mean())
+
+
+def white_in_the_label(seed: int) -> float:
+    return float(mixed("cutmix", seed)[1].double().mean())
+
+
+def label_against_pixels(kind: str, seed: int) -> float:
+    """The largest difference between the label's share of white and the picture's."""
+    pixels, labels = mixed(kind, seed)
+    return float((labels - pixels.mean(dim=(1, 2))).abs().max())
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    mean, paste = whole_pixels_of_a_mean(), whole_pixels_of_a_paste()
+    yield Case("CutMix: pixels that come whole from one picture", trial.repeat(lambda s: whole_pixels("cutmix", s)),
+               document=Near(mean, 0.01), right=Near(paste, 0.01))  # fmt: skip
+    yield Case("MixUp: pixels that come whole from one picture", trial.repeat(lambda s: whole_pixels("mixup", s)),
+               right=Near(mean, 0.01))  # fmt: skip
+    yield Case("CutMix: share of the other picture in the label", trial.repeat(white_in_the_label),
+               document=Near(share_as_drawn(), 0.05), right=Near(share_in_a_cut_box(), 0.05))  # fmt: skip
+    for kind, name in (("cutmix", "CutMix"), ("mixup", "MixUp")):
+        yield Case(f"{name}: the label's share less that of the pixels, at most",
+                   trial.repeat(lambda s, kind=kind: label_against_pixels(kind, s)), right=Near(0, 1e-4))  # fmt: skip

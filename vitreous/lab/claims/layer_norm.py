@@ -1,0 +1,67 @@
+"""LayerNorm adds ε under the root, to the variance; beside the root, to the deviation, it would do far less."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.estimate import exactly
+from vitreous.lab.prediction import near
+from vitreous.lab.trial import Trial
+from vitreous.layers.block import PreNormBlock
+from vitreous.layers.norm import PictureNorm
+
+CLAIM = Claim(
+    title="LayerNorm and its ε",
+    statement="LayerNorm takes a token's mean away and divides by σ + ε, with σ² the mean of the squared deviations and "
+    "ε a small number that guards against dividing by zero.",
+    sources=(Source.FOUNDATIONS,),
+    formula=r"\mathrm{LN}(x) = \gamma \, \frac{x - \mu}{\sigma + \epsilon} + \beta",
+    right="It divides by √(σ² + ε). For tokens of ordinary size nobody sees a difference; a token fainter than √ε, which "
+    "is a thousand times ε for ε = 10⁻⁶, stays faint instead of being blown up to full strength.",
+    right_formula=r"\mathrm{LN}(x) = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta",
+    meaning="ε sets how faint a token may be before it counts as blank: 0.001 with the 10⁻⁶ of ViT, 0.003 with torch's own "
+    "10⁻⁵. Copy it with the weights, and put it under the root when you write the norm yourself.",
+    axes=Axes("standard deviation σ of the token", "standard deviation after the norm", log="x"),
+)
+WIDTH = 16  # narrow, so that dividing the variance by one less would show
+
+
+def document(sigma: float, eps: float) -> float:
+    return sigma / (sigma + eps)
+
+
+def right(sigma: float, eps: float) -> float:
+    return sigma / math.sqrt(sigma**2 + eps)
+
+
+@torch.no_grad()
+def measure(norm: nn.Module, sigma: float) -> float:
+    """The deviation that a norm makes of a token with deviation σ and some mean."""
+    values = torch.randn(WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    token = sigma * (3 + (values - values.mean()) / values.std(correction=0))
+    return float(norm.double()(token[None, None]).std(correction=0))
+
+
+def norms() -> Iterator[tuple[str, float, nn.Module]]:
+    """What stands in our blocks: a name, ε and the norm."""
+    block = PreNormBlock(WIDTH, nn.Identity(), nn.Identity(), norm_eps=1e-6)
+    yield "LayerNorm of ViT, ε = 10⁻⁶", 1e-6, block.norm1
+    yield "norm over a whole picture, ε = 10⁻⁵", 1e-5, PictureNorm(WIDTH, eps=1e-5)
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    for name, eps, norm in norms():
+        for sigma in trial.choose(quick=(1e-4, 1e-3, 1.0), full=(1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1, 1.0)):
+            yield Case(
+                f"{name}, σ = {sigma:g}",
+                exactly(measure(norm, sigma)),
+                document=near(document(sigma, eps), share=0.01),
+                right=near(right(sigma, eps), share=0.01),
+                at=sigma,
+                group=name,
+            )

@@ -1,0 +1,103 @@
+"""Cosine features approximate another kernel than softmax and go negative; positive ones work for short vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.estimate import exactly
+from vitreous.lab.prediction import AtLeast, AtMost, Near, near
+from vitreous.lab.probe import counted_macs, seeded
+from vitreous.lab.trial import Trial
+from vitreous.layers.attention import Attend
+from vitreous.layers.performer import LinearAttend, PositiveFeatures
+
+CLAIM = Claim(
+    title="Performer's random features",
+    statement="Attention is approximated by random cosine features φ of queries and keys, far fewer of them than the head "
+    "is wide (r ≪ d), which reduces the cost from n²d to nrd.",
+    sources=(Source.FOUNDATIONS,),
+    formula=r"\phi(x) = \sqrt{2/r} \, [\cos(\omega_1^\top x + b_1), \ldots, \cos(\omega_r^\top x + b_r)]",
+    right="Cosines approximate a Gaussian kernel instead of the softmax's, and half of their weights are negative. "
+    "Performer's features are exponentials, whose error falls as 1/√r, but grows exponentially with the length of "
+    "queries and keys. There are fewer products only for n > 2r.",
+    right_formula=r"\phi(x) = \exp(W x' - \|x'\|^2 / 2) / \sqrt{r}, \quad x' = x / d^{1/4}",
+    meaning="With fewer features than dimensions nothing is approximated. Even positive features beat plain averaging only "
+    "where queries and keys are short: with entries of variance 1 a thousand features do not. Do not expect to swap "
+    "them into a trained model; train with them, and only where there are many more tokens than features.",
+    axes=Axes("features r", "error, as a share of plain averaging's", log="xy"),
+)
+TOKENS, WIDTH = 128, 64
+SHORT, USUAL = 0.25, 1.0  # deviation of the entries of queries and keys; √d expects 1
+
+
+def right(sigma: float, r: int) -> float:
+    """For short vectors: relative deviation of a row's estimated weights, over that of the true ones (σ²)."""
+    length = sigma**2 * math.sqrt(WIDTH)
+    return math.sqrt((math.exp(2 * length) - math.exp(length)) / r) / sigma**2
+
+
+def right_macs(n: int, r: int) -> float:
+    """Share of full attention's: four products of n·r·d instead of two of n²d."""
+    return 2 * r / n
+
+
+def cosine_weights(q: Tensor, k: Tensor, r: int) -> Tensor:
+    """Of the text's features."""
+    directions, phases = torch.randn(r, WIDTH), 2 * math.pi * torch.rand(r)
+    on_queries, on_keys = (math.sqrt(2 / r) * (x @ directions.T + phases).cos() for x in (q, k))
+    products = on_queries @ on_keys.T
+    return products / products.sum(-1, keepdim=True)
+
+
+def positive_weights(q: Tensor, k: Tensor, r: int) -> Tensor:
+    """Of the library's Performer."""
+    features = PositiveFeatures(WIDTH, r)
+    return LinearAttend().weights(features(q), features(k))
+
+
+WEIGHTS = {"cosines": cosine_weights, "exponentials": positive_weights}
+
+
+def measure(kind: str, sigma: float, r: int, seed: int) -> tuple[float, float]:
+    """(a row's error as a share of the error of equal weights, share of negative weights)"""
+    with seeded(seed), torch.no_grad():
+        q, k = (sigma * torch.randn(TOKENS, WIDTH) for _ in range(2))
+        found, wanted = WEIGHTS[kind](q, k, r), Attend().weights(q, k)
+    errors, plain = ((x - wanted).abs().sum(-1).median() for x in (found, torch.full_like(wanted, 1 / TOKENS)))
+    return float(errors / plain), float((found < 0).double().mean())
+
+
+def measured_macs(n: int, r: int) -> float:
+    x = torch.zeros(1, 1, n, WIDTH)
+    with seeded(0):
+        features = PositiveFeatures(WIDTH, r)
+    linear = counted_macs(lambda: LinearAttend()(features(x), features(x), x))
+    return linear / counted_macs(lambda: Attend()(x, x, x))
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    counts = trial.choose(quick=(16, 64, 256), full=(16, 64, 256, 1024))
+    for kind, sigma in (("cosines", SHORT), ("exponentials", SHORT), ("exponentials", USUAL)):
+        for r in counts:
+            exact = kind == "exponentials" and sigma == SHORT
+            yield Case(
+                f"{kind}, entries of deviation {sigma:g}, {r} features",
+                trial.repeat(lambda seed, kind=kind, sigma=sigma, r=r: measure(kind, sigma, r, seed)[0]),
+                document=AtMost(1.0) if kind == "cosines" else None,
+                right=near(right(sigma, r), share=0.35) if exact else AtLeast(1.0),
+                at=r,
+                group=f"{kind}, σ = {sigma:g}",
+            )
+    for kind, expected in (("cosines", AtLeast(0.2)), ("exponentials", Near(0.0, 1e-9))):
+        shares = trial.repeat(lambda seed, kind=kind: measure(kind, SHORT, 16, seed)[1])
+        said = Near(0.0, 0.01) if kind == "cosines" else None
+        yield Case(f"{kind}: share of negative weights", shares, document=said, right=expected)
+    for r in (16, 256):
+        macs = exactly(measured_macs(197, r))
+        label = f"MACs with {r} features and 197 tokens, as a share of full attention's"
+        yield Case(label, macs, document=AtMost(1.0), right=near(right_macs(197, r), share=0.02))

@@ -1,0 +1,105 @@
+"""Shuffled patches come out shuffled: attention is equivariant, and only what is pooled from it invariant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from vitreous.explain.record import record
+from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.prediction import AtLeast, Near
+from vitreous.lab.trial import Trial
+from vitreous.layers.patch import patchify
+from vitreous.models.vit import ViT, ViTConfig
+
+CLAIM = Claim(
+    title="Shuffled patches",
+    statement="Without positions attention does not know the order of its tokens. One text calls it permutation invariant, "
+    "as if a shuffled input gave the same output; the other equivariant: shuffled tokens give the same tokens shuffled, "
+    "and an attention matrix shuffled on both sides. Positions end that.",
+    sources=(Source.PRINCIPLES, Source.FOUNDATIONS),
+    formula=r"f(P X) = f(X), \quad A(P X) = P A(X) P^\top",
+    right="Tokens are equivariant, so they do change places. Invariant is only what treats all patches alike: the output of "
+    "the class token, their mean or their maximum. With positions of any kind neither is left.",
+    right_formula=r"f(P X) = P f(X), \quad A(P X) = P A(X) P^\top",
+    meaning="A classifier without positions sees a bag of patches; a segmenter without them still returns each patch to its "
+    "place. Shuffling patches in a test is the quickest proof that no order slips in where none should, and that "
+    "positions arrive where they should.",
+)
+SIDE, PATCH = 32, 8
+UNCHANGED = Near(0.0, 1e-6)
+CHANGED = AtLeast(0.01)  # of the length of what is compared
+
+
+def model_with(seed: int, **options: Any) -> ViT:
+    """An untrained ViT of four blocks, in double precision so that rounding hides nothing."""
+    config = ViTConfig(image_size=SIDE, patch_size=PATCH, dim=64, depth=4, num_heads=4, num_classes=10, **options)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return config.build().double().eval()
+
+
+def pair_of_images(seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Images, the same with their patches shuffled, and how: token i of the second is token order[i] of the first."""
+    dice = torch.Generator().manual_seed(seed)
+    images = torch.randn(4, 3, SIDE, SIDE, generator=dice, dtype=torch.float64)
+    order = torch.randperm((SIDE // PATCH) ** 2, generator=dice)
+    shuffled = patchify(images, (PATCH, PATCH))[:, order]
+    return images, rearrange(shuffled, "b (y x) (c p q) -> b c (y p) (x q)", y=SIDE // PATCH, c=3, p=PATCH), order
+
+
+def change(before: Tensor, after: Tensor) -> float:
+    """The length of the difference, as a share of the length of what was there."""
+    return float((after - before).norm() / before.norm())
+
+
+@torch.no_grad()
+def change_of_tokens(seed: int, *, put_back: bool, **options: Any) -> float:
+    """Of all patch tokens, each compared with the one in its place, or with itself wherever it went."""
+    model = model_with(seed, **options)
+    images, shuffled, order = pair_of_images(seed)
+    before, after = (model.features(x).tokens[:, model.num_prefix :] for x in (images, shuffled))
+    return change(before[:, order] if put_back else before, after)
+
+
+@torch.no_grad()
+def change_of_answer(seed: int, **options: Any) -> float:
+    """Of what the classifier reads."""
+    model = model_with(seed, **options)
+    before, after = (model.pooled(model.features(x)) for x in pair_of_images(seed)[:2])
+    return change(before, after)
+
+
+@torch.no_grad()
+def change_of_attention(seed: int, **options: Any) -> float:
+    """Of the attention matrices of all blocks, rows and columns put back."""
+    model = model_with(seed, **options)
+    images, shuffled, order = pair_of_images(seed)
+    places = torch.cat([torch.arange(model.num_prefix), model.num_prefix + order])
+    matrices = []
+    for x in (images, shuffled):
+        with record(model) as trace:
+            model(x)
+        matrices.append(torch.stack([attention.weights for attention in trace.values()]))
+    return change(matrices[0][..., places, :][..., places], matrices[1])
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    bare: dict[str, Any] = {"position": "none"}
+    tokens = trial.repeat(lambda seed: change_of_tokens(seed, put_back=False, **bare))
+    yield Case("invariant? tokens, place by place", tokens, document=UNCHANGED, right=CHANGED)
+    tokens = trial.repeat(lambda seed: change_of_tokens(seed, put_back=True, **bare))
+    yield Case("equivariant? tokens, put back", tokens, document=UNCHANGED, right=UNCHANGED)
+    matrix = trial.repeat(lambda seed: change_of_attention(seed, **bare))
+    yield Case("equivariant? attention matrices, put back", matrix, document=UNCHANGED, right=UNCHANGED)
+    for pool in ("class", "mean", "max"):
+        answer = trial.repeat(lambda seed, pool=pool: change_of_answer(seed, pool=pool, **bare))
+        name = "output of the class token" if pool == "class" else f"{pool} of the tokens"
+        yield Case(f"invariant? {name}", answer, document=UNCHANGED, right=UNCHANGED)
+    for position in trial.choose(("learned", "relative", "rope"), ("learned", "sincos_2d", "relative", "rope")):
+        answer = trial.repeat(lambda seed, position=position: change_of_answer(seed, position=position))
+        yield Case(f"{position} positions: class token", answer, document=CHANGED, right=CHANGED)

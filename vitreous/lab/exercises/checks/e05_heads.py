@@ -1,0 +1,156 @@
+"""Checks of exercise 5."""
+
+from __future__ import annotations
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from vitreous.lab.exercises.checking import Answer, Wrong, agree, alike, blame, shaped
+from vitreous.layers.attention import Attend, SelfAttention
+
+SPLIT, JOIN = "b n (three h k) -> three b h n k", "b h n k -> b n (h k)"
+
+
+def check_shape(self_attention: Answer) -> None:
+    """The shape is (b, n, d)."""
+    layer = made(8, 2)
+    mistakes = {
+        (2, 2, 5, 4): "the heads are still an axis of their own: put them side by side again",
+        (2, 5, 4): "one head is missing, or the heads were added: put them side by side",
+        (5, 8): "the pictures are gone",
+    }
+    shaped(self_attention(torch.randn(2, 5, 8), layer.qkv, layer.proj, 2), (2, 5, 8), "(b, n, d)", mistakes)
+
+
+def check_example(self_attention: Answer) -> None:
+    """The example of the task comes out."""
+    x = torch.tensor([[[1.0, 2, 3, 4], [3, 4, 5, 6]]])
+    found = self_attention(x, lambda x: torch.cat([0 * x, x, x], dim=-1), lambda x: x, 2)
+    mistakes = {
+        "the output is x itself, not the mean of its tokens: each token looked only at itself": x,
+        "the mean was taken over something else than tokens: move the heads before the tokens, (b, h, n, k), so that "
+        "the last two axes are tokens and channels": over_heads(x),
+    }
+    agree(found, x.mean(dim=1, keepdim=True).expand(1, 2, 4), "the example does not come out", mistakes)
+
+
+def check_scale(self_attention: Answer) -> None:
+    """The logits are divided by √k of a head, not by √d of all heads."""
+    x, layer = torch.randn(2, 5, 16), made(16, 4)
+    mistakes = {
+        "divided by √d, with d of all heads together: a head has only k = d/h channels, and √k is what it needs": attend(
+            x, layer, scale=1 / 4
+        ),
+        "the logits are not divided by √k": attend(x, layer, scale=1.0),
+    }  # fmt: skip
+    blame(answered(self_attention, x, layer), mistakes)
+
+
+def check_thirds(self_attention: Answer) -> None:
+    """Queries, keys and values are the thirds of qkv(x), in this order."""
+    x, layer = torch.randn(2, 5, 16), made(16, 4)
+    mistakes = {
+        "qkv(x) was split into heads first, and each head into q, k, v: first come all queries, then all keys, then "
+        "all values; the axis of three comes before that of heads": attend(x, layer, split="b n (h three k) -> three b h n k"),
+        "q, k and v alternate number by number: they are thirds of qkv(x), qkv(x).chunk(3, dim=-1)": attend(
+            x, layer, split="b n (h k three) -> three b h n k"
+        ),
+        "keys and values are swapped": attend(x, layer, order=(0, 2, 1)),
+        "queries and keys are swapped": attend(x, layer, order=(1, 0, 2)),
+    }  # fmt: skip
+    blame(answered(self_attention, x, layer), mistakes)
+
+
+def check_heads(self_attention: Answer) -> None:
+    """A head takes channels that stand next to each other."""
+    x, layer = torch.randn(2, 5, 16), made(16, 4)
+    mistakes = {
+        "head i takes every h-th channel: reshape to (heads, k), not to (k, heads)": attend(
+            x, layer, split="b n (three k h) -> three b h n k", join="b h n k -> b n (k h)"
+        ),
+        "there is one head only, over all channels: num_heads is not used": attend(x, layer, num_heads=1),
+        "the (n, d) numbers of a picture were cut into h pieces as they lie in memory, which gives a head whole tokens: "
+        "reshape to (b, n, h, k), then transpose": attend(x, layer, split="b n (three d) -> three b n d", cut=True),
+        "the (n, d) numbers of a picture were cut into h pieces as they lie in memory, and put together in the same way: "
+        "reshape to (b, n, h, k), then transpose, and back": attend(
+            x, layer, split="b n (three d) -> three b n d", cut=True, flat=True
+        ),
+    }  # fmt: skip
+    blame(answered(self_attention, x, layer), mistakes)
+
+
+def check_joined(self_attention: Answer) -> None:
+    """Heads are put side by side again, token by token, and go through proj."""
+    x, layer = torch.randn(2, 5, 16), made(16, 4)
+    bare = SelfAttention(16, 4)
+    bare.qkv, bare.proj = layer.qkv, nn.Linear(16, 16)
+    nn.init.eye_(bare.proj.weight)
+    nn.init.zeros_(bare.proj.bias)
+    mistakes = {
+        "the heads were flattened before the tokens came in front of them: (b, h, n, k) → (b, n, h, k) first, "
+        "then (b, n, h·k); otherwise tokens mix": attend(x, layer, flat=True),
+        "heads alternate channel by channel when they are put side by side: flatten (h, k), not (k, h)": attend(
+            x, layer, join="b h n k -> b n (k h)"
+        ),
+        "proj is missing: it is the last step": attend(x, bare),
+    }  # fmt: skip
+    blame(answered(self_attention, x, layer), mistakes)
+
+
+def check_pictures_apart(self_attention: Answer) -> None:
+    """What comes out for a picture does not depend on the others in its batch."""
+    x, layer = torch.randn(3, 5, 16), made(16, 4)
+    together = self_attention(x, layer.qkv, layer.proj, 4)
+    alone = self_attention(x[:1], layer.qkv, layer.proj, 4)
+    if not alike(together[:1], alone):
+        raise Wrong("a picture's output changes with its batch: the attention runs across pictures; tokens are axis 1")
+
+
+def check_library(self_attention: Answer) -> None:
+    """The numbers are the library's, for any number of heads."""
+    for num_heads in (1, 3, 12):
+        x, layer = torch.randn(2, 7, 12), made(12, num_heads)
+        found = self_attention(x, layer.qkv, layer.proj, num_heads)
+        agree(found, layer(x, None), f"with {num_heads} heads the numbers differ")
+
+
+def answered(self_attention: Answer, x: Tensor, layer: SelfAttention) -> Tensor:
+    return self_attention(x, layer.qkv, layer.proj, layer.num_heads)
+
+
+def attend(
+    x: Tensor,
+    layer: SelfAttention,
+    *,
+    num_heads: int | None = None,
+    split: str = SPLIT,
+    order: tuple[int, int, int] = (0, 1, 2),
+    scale: float | None = None,
+    cut: bool = False,
+    join: str = JOIN,
+    flat: bool = False,
+) -> Tensor:
+    """Self-attention with one step done in another way, as people do by mistake."""
+    h = num_heads or layer.num_heads
+    sizes = {name: size for name, size in (("three", 3), ("h", h)) if name in split.replace("(", " ").split()}
+    thirds = rearrange(layer.qkv(x), split, **sizes)
+    if cut:
+        thirds = thirds.reshape(3, len(x), h, x.shape[1], -1)
+    q, k, v = (thirds[index] for index in order)
+    own_scale = q.shape[-1] ** -0.5 if scale is None else scale
+    out = Attend(scaled=False)(q * own_scale, k, v)
+    return layer.proj(out.reshape(x.shape) if flat else rearrange(out, join))
+
+
+def over_heads(x: Tensor) -> Tensor:
+    """What comes out when heads attend to heads, for each token by itself, and queries are zero."""
+    heads = x.unflatten(-1, (2, 2))
+    return heads.mean(dim=-2, keepdim=True).expand_as(heads).flatten(-2)
+
+
+def made(dim: int, num_heads: int) -> SelfAttention:
+    """A layer whose logits are large enough for mistakes to show."""
+    layer = SelfAttention(dim, num_heads).requires_grad_(False)
+    layer.qkv.weight.mul_(3)
+    return layer
