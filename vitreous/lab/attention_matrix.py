@@ -1,9 +1,9 @@
-"""The weights of fused attention, which never shows them."""
+"""Attention matrices to look at: the weights of fused attention, which never shows them."""
 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitreous.layers.attention import Attend
@@ -29,3 +29,9 @@ def random_heads(heads: int, tokens: int, width: int, seed: int) -> tuple[Tensor
     dice = torch.Generator().manual_seed(seed)
     q, k = (torch.randn(heads, tokens, width, generator=dice, dtype=torch.float64) for _ in range(2))
     return q, k
+
+
+def preferring(favourites: Int[Tensor, " n"], strength: float) -> Float[Tensor, "n n"]:
+    """Attention in which query i prefers key ``favourites[i]`` by a logit of ``strength``; without strength, no key."""
+    keys = torch.eye(len(favourites), dtype=torch.float64)
+    return attention_matrix(strength * keys[favourites], keys, scaled=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -78,7 +78,8 @@ def remember(exercise: Exercise, path: Path, results: list[Result]) -> None:
     """Keeps what a check found beside the file, so that a list of exercises needs no new check."""
     passed = sum(result.state is State.PASSED for result in results)
     known = {**record(path.parent), exercise.name: {"file": digest(path), "passed": passed, "checks": len(results)}}
-    (path.parent / RECORD).write_text(json.dumps(known, indent=1) + "\n")
+    with suppress(OSError):  # it is no more than a convenience
+        (path.parent / RECORD).write_text(json.dumps(known, indent=1) + "\n")
 
 
 def progress(exercise: Exercise, folder: Path) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 
@@ -38,3 +39,15 @@ def seen_by(function: Callable[[Tensor], Tensor], tokens: Tensor, cells: list[in
 def relative_change(before: Tensor, after: Tensor) -> float:
     """‖after − before‖ / ‖before‖"""
     return float((after - before).norm() / before.norm())
+
+
+def given_to(part: nn.Module, call: Callable[[], object]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    """What a part of a model is handed while ``call`` runs, the last time: in order, and by name."""
+    heard: list[Any] = []
+    hook = part.register_forward_pre_hook(lambda _, given, options: heard.append((given, options)), with_kwargs=True)
+    try:
+        call()
+    finally:
+        hook.remove()
+    given, options = heard[-1]
+    return given, options

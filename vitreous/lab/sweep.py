@@ -2,7 +2,7 @@
 
 A run is a name in :data:`RUNS` and a seed. :func:`trained` reads it from the laboratory's folder, and trains it first
 where it is missing. In full a plain ViT (and what is to be compared with it) learns CIFAR-10 for a minute; quickly, a
-still smaller one learns handwritten digits for a second.
+still smaller one learns to name centred shapes for a second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.data.augment import Augment
-from vitreous.data.base import Dataset
+from vitreous.data.base import Arrays, Dataset, one_hot
+from vitreous.data.shapes import Shapes
 from vitreous.data.sources import open_data
 from vitreous.lab.trial import Trial
 from vitreous.layers.block import PreNormBlock
@@ -66,9 +67,9 @@ class Run:
 def base(trial: Trial) -> Recipe:
     """What every run starts from: a plain ViT with a class token and learned positions, 64 patches or (quickly) 16."""
     if trial.quick:
-        model = ViTConfig(image_size=(16, 16), patch_size=(4, 4), num_channels=1, dim=32, depth=2, num_heads=2)
-        train = TrainConfig(steps=80, batch_size=64, lr=4e-3, warmup=0.1, evaluate_every=0, log_every=1)
-        return Recipe(model, DataConfig("digits"), Augment(crop="none", flip_rate=0.0), Classify(), train)
+        model = ViTConfig(image_size=(16, 16), patch_size=(4, 4), dim=32, depth=2, num_heads=2, mlp_ratio=2.0)
+        train = TrainConfig(steps=100, batch_size=64, lr=4e-3, warmup=0.1, evaluate_every=0, log_every=1)
+        return Recipe(model, DataConfig("shapes"), Augment(crop="none", flip_rate=0.0), Classify(), train)
     model = ViTConfig(image_size=(32, 32), patch_size=(4, 4), dim=64, depth=4, num_heads=2, mlp_ratio=2.0)
     train = TrainConfig(steps=500, batch_size=64, lr=2e-3, warmup=0.1, evaluate_every=0, log_every=1)
     augment = Augment(crop="pad", pad=4) if trial.cifar else Augment(crop="none", flip_rate=0.0)
@@ -106,11 +107,9 @@ def patch(factor: float) -> Alter:
     return alter
 
 
-def pictures(full: int, quick: int) -> Alter:
+def pictures(number: int) -> Alter:
     """Only so many training pictures, another choice of them for every seed."""
-    return lambda recipe: replace(
-        recipe, data=replace(recipe.data, limit=quick if recipe.data.source == "digits" else full)
-    )
+    return lambda recipe: replace(recipe, data=replace(recipe.data, limit=number))
 
 
 def both(first: Alter, second: Alter) -> Alter:
@@ -148,33 +147,33 @@ def with_relu(model: Backbone) -> None:
                 setattr(module, name, nn.ReLU())
 
 
-FEW, SOME, MANY = pictures(500, 50), pictures(2_000, 150), pictures(8_000, 450)
+FEW, SOME, MANY = pictures(500), pictures(2_000), pictures(8_000)
 
 RUNS: dict[str, Run] = {
+    "patch_half": Run(patch(0.5), quick_seeds=0),
+    "width_double": Run(width(2)),
     "base": Run(seeds=3, quick_seeds=2),
     "cnn": Run(convolutional, seeds=3, quick_seeds=2),
     "base_few": Run(FEW),
-    "base_some": Run(SOME),
-    "base_many": Run(MANY),
+    "base_some": Run(SOME, quick_seeds=0),
+    "base_many": Run(MANY, quick_seeds=0),
     "cnn_few": Run(both(convolutional, FEW)),
-    "cnn_some": Run(both(convolutional, SOME)),
-    "cnn_many": Run(both(convolutional, MANY)),
+    "cnn_some": Run(both(convolutional, SOME), quick_seeds=0),
+    "cnn_many": Run(both(convolutional, MANY), quick_seeds=0),
     "width_quarter": Run(width(0.25)),
     "width_half": Run(width(0.5)),
-    "width_double": Run(width(2)),
     "mean_pooling": Run(model(pool="mean", class_token=False), seeds=3),
-    "max_pooling": Run(model(pool="max", class_token=False), seeds=3),
-    "sincos_positions": Run(model(position="sincos_2d"), seeds=3),
+    "max_pooling": Run(model(pool="max", class_token=False), seeds=3, quick_seeds=0),
+    "sincos_positions": Run(model(position="sincos_2d"), seeds=3, quick_seeds=0),
     "no_positions": Run(model(position="none"), seeds=3),
-    "patch_half": Run(patch(0.5)),
     "patch_double": Run(patch(2)),
-    "patch_quadruple": Run(patch(4)),
+    "patch_quadruple": Run(patch(4), quick_seeds=0),
     "no_residual": Run(change=without_residuals),
     "sgd": Run(training(optimiser="sgd", lr=0.1)),
-    "no_clipping": Run(training(clip=0.0)),
-    "relu": Run(change=with_relu),
-    "bare_some": Run(both(bare, SOME)),
-    "heavy_some": Run(both(heavy, SOME)),
+    "no_clipping": Run(training(clip=0.0), quick_seeds=0),
+    "relu": Run(change=with_relu, quick_seeds=0),
+    "bare_some": Run(both(bare, SOME), quick_seeds=0),
+    "heavy_some": Run(both(heavy, SOME), quick_seeds=0),
 }
 
 
@@ -235,9 +234,15 @@ def trained(trial: Trial, name: str, seed: int = 0) -> Trained:
     return Trained(recipe, **found, run=run, trial=trial, weights=place.with_suffix(".safetensors"))
 
 
+def every(trial: Trial, name: str) -> list[Trained]:
+    """A run with each of its seeds."""
+    return [trained(trial, name, seed) for seed in seeds(trial, name)]
+
+
 def train_all(trial: Trial, jobs: int) -> Iterator[tuple[str, int]]:
     """Train whatever is missing, in ``jobs`` processes of one thread each; names and seeds as they are finished."""
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    one_thread = {"initializer": torch.set_num_threads, "initargs": (1,)}
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), **one_thread) as pool:
         futures = {pool.submit(train_one, trial, *pair): pair for pair in pairs(trial)}
         try:
             for future in as_completed(futures):
@@ -260,9 +265,9 @@ def alone(lock: Path) -> Iterator[None]:
 
 
 def key(run: Run, recipe: Recipe) -> str:
-    """What a finished run depends on; where the pictures lie does not matter."""
+    """What a finished run depends on; where CIFAR-10 lies does not matter."""
     described = recipe.to_json()
-    described["data"]["source"] = "cifar" if recipe.data.source not in ("digits", "shapes") else recipe.data.source
+    described["data"]["source"] = recipe.data.source == "shapes"
     outside = [getattr(part, "__name__", "") for part in (run.data, run.change)]
     return hashlib.sha256(json.dumps([described, outside], sort_keys=True).encode()).hexdigest()[:16]
 
@@ -278,14 +283,24 @@ def kept(path: Path, key: str) -> dict[str, Any] | None:
 def datasets(run: Run, recipe: Recipe, trial: Trial) -> Pair:
     """Training and validation pictures."""
     if run.data is not None:
-        return run.data(trial)
-    splits = open_data(recipe.data.source, valid_share=0.2, image_size=recipe.model.image_size)
-    valid = splits.test or splits.valid
-    assert valid is not None
-    train, number = splits.train, recipe.data.limit
-    if number:
+        train, valid = run.data(trial)
+    elif trial.quick:
+        train, valid = centred_shapes(4_000, seed=0), centred_shapes(500, seed=1)
+    else:
+        splits = open_data(recipe.data.source, valid_share=0.0, image_size=recipe.model.image_size)
+        assert splits.test is not None
+        train, valid = splits.train, splits.test.subset(np.arange(VALID_PICTURES))
+    if number := recipe.data.limit:
         train = train.subset(np.random.default_rng(recipe.train.seed).permutation(len(train))[:number])
-    return train, valid.subset(np.arange(min(VALID_PICTURES, len(valid))))
+    return train, valid
+
+
+def centred_shapes(number: int, seed: int) -> Arrays:
+    """Scenes of one object, cut to 16 pixels around its centre: easy enough to be learned in a second."""
+    scenes = Shapes(number, (32, 32), seed=seed, max_objects=1).batch(np.arange(number))
+    centres = scenes.composition.centre[:, 0]
+    cut = [image[:, y - 8 : y + 8, x - 8 : x + 8] for image, (y, x) in zip(scenes.images, centres, strict=True)]
+    return Arrays(np.stack(cut), one_hot(scenes.labels, len(Shapes.classes)), Shapes.classes)
 
 
 def train(run: Run, recipe: Recipe, trial: Trial, place: Path) -> dict[str, Any]:

@@ -1,4 +1,3 @@
 def block(x, norm1, attention, norm2, mlp):
     x = x + attention(norm1(x))
-    x = x + mlp(norm2(x))
-    return x
+    return x + mlp(norm2(x))

@@ -13,8 +13,8 @@ class TinyViT(nn.Module):
         num_patches = (image_size // patch_size) ** 2
         self.patch_size = patch_size
         self.project = nn.Linear(3 * patch_size * patch_size, dim)
-        self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, dim))
-        self.positions = nn.Parameter(0.02 * torch.randn(1, 1 + num_patches, dim))
+        self.class_token = nn.Parameter(0.3 * torch.randn(1, 1, dim))
+        self.positions = nn.Parameter(0.3 * torch.randn(1, 1 + num_patches, dim))
         self.blocks = nn.ModuleList(
             PreNormBlock(dim, SelfAttention(dim, num_heads), Mlp(dim, 4 * dim)) for _ in range(depth)
         )

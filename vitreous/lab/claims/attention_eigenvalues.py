@@ -1,8 +1,9 @@
-"""The largest eigenvalue of attention is 1; the others are complex, and do not say how concentrated it is."""
+"""The largest eigenvalue of attention is 1; the others are complex, and need not show how concentrated it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import exp
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,9 +11,9 @@ from torch import Tensor
 
 from vitreous.explain.measure_figures import side_by_side
 from vitreous.explain.report_figures import BLUE, INK, ORANGE, plain
-from vitreous.lab.attention_matrix import attention_matrix, random_heads
+from vitreous.lab.attention_matrix import attention_matrix, preferring, random_heads
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.estimate import exactly
+from vitreous.lab.estimate import bootstrap, exactly
 from vitreous.lab.figures import legend
 from vitreous.lab.prediction import AtLeast, AtMost, Near
 from vitreous.lab.real import deit_tiny, pictures, traces
@@ -25,51 +26,102 @@ if TYPE_CHECKING:
 
 CLAIM = Claim(
     title="The eigenvalues of attention",
-    statement="The rows of an attention matrix are positive and add up to 1. Its eigenvalues, in falling order from λ₁ = 1, "
-    "show how concentrated attention is.",
+    statement="The entries of an attention matrix are never negative and each row adds up to 1. Its eigenvalues, in falling "
+    "order from λ₁ = 1, show how concentrated attention is.",
     sources=(Source.FOUNDATIONS,),
     formula=r"\sum_j A_{ij} = 1, \quad A_{ij} \geq 0, \quad 1 = \lambda_1 \geq \lambda_2 \geq \dots \geq \lambda_n",
-    right="Rows, signs and λ₁ are right. The matrix is not symmetric, so most eigenvalues are complex and only their moduli "
-    "have an order. And they do not show concentration: attention of every query to one and the same key has the "
-    "eigenvalues of attention to all keys alike.",
-    right_formula=r"1 = \lambda_1 \geq |\lambda_2| \geq \dots \geq |\lambda_n|, \quad \lambda_i \in \mathbf{C}",
-    meaning="|λ₂| tells how fast repeated attention makes tokens alike, which is worth knowing. For how concentrated a head "
-    "is, take the entropy of its rows; for how many patterns it has, its singular values.",
+    right="Rows, signs and λ₁ are right. But the matrix is not symmetric: most eigenvalues are complex, and only their "
+    "moduli have an order. They need not show concentration either: when all queries look at one and the same key, the "
+    "eigenvalues are those of looking at all keys evenly.",
+    right_formula=r"1 = \lambda_1 \geq |\lambda_2| \geq \dots \geq |\lambda_n|",
+    meaning="Sort by modulus, and never hand attention to a routine for symmetric matrices. For how concentrated a head is "
+    "take the entropy of its rows.",
 )
-TOKENS, WIDTH = 64, 32
+TOKENS, WIDTH, STRENGTH = 64, 32, 12.0
 
 
-def right_second(strength: float, towards_itself: bool) -> float:
-    """|λ₂| when every query prefers itself, or all prefer the same key, by a logit of ``strength``."""
-    weight = torch.tensor(strength).exp().item()
-    return (weight - 1) / (weight + TOKENS - 1) if towards_itself else 0.0
+def document_gap() -> float:
+    """Eigenvalues that show concentration differ visibly between looking at one key and looking at all."""
+    return 0.1
 
 
-def row_error(a: Tensor) -> float:
-    return float((a.sum(dim=-1) - 1).abs().max())
+def right_second(strength: float) -> float:
+    """λ₂ when each of the queries prefers its own key by a logit of ``strength``."""
+    return (exp(strength) - 1) / (exp(strength) + TOKENS - 1)
 
 
-def moduli(a: Tensor) -> Tensor:
+def sorted_moduli(a: Tensor) -> Tensor:
     """|λ₁| ≥ |λ₂| ≥ … of each matrix."""
     return torch.linalg.eigvals(a).abs().sort(descending=True).values
 
 
-def share_complex(a: Tensor) -> float:
-    """How many eigenvalues have an imaginary part that rounding cannot explain."""
-    return float((torch.linalg.eigvals(a).imag.abs() > 1e-6).double().mean())
+def share_complex(a: Tensor) -> Tensor:
+    """How many eigenvalues of each matrix have an imaginary part that rounding cannot explain."""
+    return (torch.linalg.eigvals(a).imag.abs() > 1e-6).double().mean(dim=-1)
 
 
-def preferring(strength: float, towards_itself: bool) -> Tensor:
-    """Attention to oneself, or of all to the first key; without strength to all alike."""
-    logits = strength * torch.eye(TOKENS, dtype=torch.float64)
-    return attention_matrix(torch.eye(TOKENS, dtype=torch.float64), logits if towards_itself else logits[:1].T.expand(-1, TOKENS), scaled=False)
-
-
-def draw(outcome: Outcome) -> Figure:
-    """The eigenvalues of one matrix on the complex plane."""
-    figure, (axis,) = side_by_side(1, width=4.2, height=3.6)
-    return figure
+def gap(favourites: Tensor) -> float:
+    """|λ₂| when every query looks at its favourite key, and when it looks at all keys evenly: the difference."""
+    second = [sorted_moduli(preferring(favourites, strength))[1] for strength in (STRENGTH, 0.0)]
+    return float((second[0] - second[1]).abs())
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    yield from ()
+    yield from matrices(torch.cat([random_attention(seed) for seed in trial.seeds]), "random heads")
+    own, same = torch.arange(TOKENS), torch.zeros(TOKENS, dtype=torch.long)
+    for name, favourites, expected in (("its own key", own, right_second(STRENGTH)), ("the same key", same, 0.0)):
+        label = f"difference of |λ₂|: every query on {name}, or on all keys evenly"
+        yield Case(label, exactly(gap(favourites)), document=AtLeast(document_gap()), right=Near(expected, 1e-6))
+    keep_plane(trial, "random", random_attention(0)[0])
+    if trial.has("weights"):
+        trained = trained_heads(trial)
+        yield from matrices(trained, "DeiT-Tiny")
+        keep_plane(trial, "DeiT-Tiny", trained[len(trained) // 2])
+
+
+def random_attention(seed: int) -> Tensor:
+    return attention_matrix(*random_heads(2, TOKENS, WIDTH, seed))
+
+
+def trained_heads(trial: Trial) -> Tensor:
+    """All heads of some or all layers on one picture, in double precision."""
+    images, _ = pictures(trial, 1)
+    (trace,) = traces(deit_tiny(trial).double(), images.double())
+    return torch.cat([attention.weights[0] for attention in list(trace.values())[:: trial.choose(4, 1)]])
+
+
+def matrices(a: Tensor, whose: str) -> Iterator[Case]:
+    """What the text says of every attention matrix."""
+    rows = exactly(float((a.sum(dim=-1) - 1).abs().max()))
+    yield Case(f"{whose}: largest error of a row's sum", rows, document=Near(0.0, 1e-6), right=Near(0.0, 1e-6))
+    yield Case(f"{whose}: smallest entry", exactly(float(a.min())), document=AtLeast(0.0), right=AtLeast(0.0))
+    moduli = sorted_moduli(a)
+    first = exactly(float(moduli[:, 0].max()))
+    yield Case(f"{whose}: largest |λ₁|", first, document=Near(1.0, 1e-6), right=Near(1.0, 1e-6))
+    yield Case(f"{whose}: largest |λ₂|", exactly(float(moduli[:, 1].max())), document=AtMost(1.0), right=AtMost(1.0))
+    share = bootstrap(share_complex(a).tolist(), lambda shares: float(shares.mean()))
+    yield Case(f"{whose}: share of complex eigenvalues", share, document=Near(0.0, 0.01), right=AtLeast(0.3))
+
+
+def keep_plane(trial: Trial, name: str, a: Tensor) -> None:
+    values = torch.linalg.eigvals(a)
+    trial.keep(f"{name}, real", values.real.tolist())
+    trial.keep(f"{name}, imaginary", values.imag.tolist())
+
+
+def draw(outcome: Outcome) -> Figure:
+    """Eigenvalues of a random and a trained head on the complex plane: the text puts them on the line."""
+    import numpy as np
+
+    figure, (axis,) = side_by_side(1, width=5.0, height=3.6)
+    angle = np.linspace(0, 2 * np.pi, 200)
+    axis.plot(np.cos(angle), np.sin(angle), color=INK, linewidth=0.6)
+    axis.axhline(0, color=ORANGE, linestyle=(0, (4, 2)), linewidth=1.2, label="the text: real numbers")
+    for name, colour, marker in (("random", BLUE, "o"), ("DeiT-Tiny", "#009e73", "^")):
+        if f"{name}, real" in outcome.series:
+            real, imaginary = (outcome.series[f"{name}, {part}"] for part in ("real", "imaginary"))
+            axis.scatter(real, imaginary, s=13, color=colour, marker=marker, alpha=0.7, label=f"one head, {name}")
+    axis.set(xlabel="real part of λ", ylabel="imaginary part of λ", xlim=(-0.6, 1.1), ylim=(-0.6, 0.6))
+    plain(axis)
+    legend(axis)
+    return figure

@@ -62,5 +62,5 @@ def cases(trial: Trial) -> Iterator[Case]:
                 f"{models[model]}, D = {dim}: {part}, in {name}",
                 exactly(parameters / unit),
                 document=near(document(part, dim) / unit, share=0.01),
-                right=near(right(part, dim) / unit, share=1e-9),
+                right=near(right(part, dim) / unit, share=0.001),
             )

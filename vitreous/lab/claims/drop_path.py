@@ -10,6 +10,7 @@ from torch import Tensor
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import exactly, mean_of
 from vitreous.lab.prediction import Near
+from vitreous.lab.probe import seeded
 from vitreous.lab.trial import Trial
 from vitreous.layers.drop import DropPath
 
@@ -50,8 +51,7 @@ def one_coin_each(rate: float) -> float:
 def gates(rate: float, seed: int) -> Tensor:
     """(batches, pictures): what the branch of each picture is multiplied by in training."""
     drop = DropPath(rate).train()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         dropped = [drop(torch.ones(BATCH, 2, 3)) for _ in range(BATCHES)]
     return torch.stack(dropped)[:, :, 0, 0]
 

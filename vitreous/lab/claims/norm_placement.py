@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.estimate import Estimate, mean_of
 from vitreous.lab.figures import usual
 from vitreous.lab.prediction import AtLeast, AtMost, near
 from vitreous.lab.trial import Trial
@@ -75,7 +75,6 @@ class Run:
     alike: float  # cosine of neighbouring tokens in the end
 
 
-@cache
 def run(kind: type[Block], depth: int, seed: int) -> Run:
     """Blocks as a ViT starts them; the score is a random direction of the normalised output."""
     branches: list[float] = []
@@ -90,51 +89,54 @@ def run(kind: type[Block], depth: int, seed: int) -> Run:
         x = block(x, None)
     (F.layer_norm(x, (DIM,)) * direction).sum().backward()
     gradients = tuple(float(block.get_parameter("mlp.fc2.weight").grad.norm()) for block in blocks)  # type: ignore[union-attr]
-    alike = float(F.cosine_similarity(x[:, 1:], x[:, :-1], dim=-1).mean())
+    alike = float(F.cosine_similarity(x[:, 1:], x[:, :-1], dim=-1).detach().mean())
     return Run(size_of(x), tuple(branches), gradients, alike)
+
+
+Runs = dict[tuple[type[Block], int], list[Run]]
 
 
 def cases(trial: Trial) -> Iterator[Case]:
     depths = trial.choose(quick=(2, 8, 32), full=(2, 4, 8, 16, 32, 64, 128))
+    runs: Runs = {(k, depth): [run(k, depth, seed) for seed in trial.seeds] for k in (POST, PRE) for depth in depths}
     for name, kind, document, right in (
         ("Post-LN", POST, document_post, right_post),
         ("Pre-LN", PRE, document_pre, right_pre),
     ):
         for depth in depths:
-            branches = run(kind, depth, 0).branches
+            own = runs[kind, depth]
             yield Case(
                 f"{name}, {depth} blocks: size of the stream",
-                trial.repeat(lambda seed, kind=kind, depth=depth: run(kind, depth, seed).size),
-                document=near(document(branches), share=0.5),
-                right=near(right(branches), share=0.3),
+                mean_of([each.size for each in own]),
+                document=near(document(own[0].branches), share=0.3),
+                right=near(right(own[0].branches), share=0.3),
                 at=depth,
                 group=name,
             )
-    yield from about_gradients(trial, depths[0], depths[-1])
+    yield from about_gradients(runs, depths[0], depths[-1])
 
 
-def about_gradients(trial: Trial, shallow: int, deep: int) -> Iterator[Case]:
-    def last(kind: type[Block], seed: int) -> float:
-        return run(kind, deep, seed).gradients[-1] / run(kind, shallow, seed).gradients[-1]
-
-    def uneven(kind: type[Block], seed: int) -> float:
-        gradients = run(kind, deep, seed).gradients
-        return max(gradients) / min(gradients)
-
+def about_gradients(runs: Runs, shallow: int, deep: int) -> Iterator[Case]:
+    uneven = {kind: [max(r.gradients) / min(r.gradients) for r in runs[kind, deep]] for kind in (PRE, POST)}
     yield Case(
         f"{deep} blocks: largest ÷ smallest gradient of a block, Pre-LN's over Post-LN's",
-        trial.repeat(lambda seed: uneven(PRE, seed) / uneven(POST, seed)),
+        mean_of([pre / post for pre, post in zip(uneven[PRE], uneven[POST], strict=True)]),
         document=AtMost(1.0),
     )
-    smaller = run(PRE, shallow, 0).size / run(PRE, deep, 0).size
+    less = runs[PRE, shallow][0].size / runs[PRE, deep][0].size
     sizes = f"gradient of the last block, {deep} blocks ÷ {shallow}"
-    yield Case(f"Post-LN: {sizes}", trial.repeat(lambda seed: last(POST, seed)), right=near(1.0, share=0.5))
-    yield Case(f"Pre-LN: {sizes}", trial.repeat(lambda seed: last(PRE, seed)), right=near(smaller, share=0.5))
+    yield Case(f"Post-LN: {sizes}", last_gradient(runs, POST, shallow, deep), right=near(1.0, share=0.5))
+    yield Case(f"Pre-LN: {sizes}", last_gradient(runs, PRE, shallow, deep), right=near(less, share=0.5))
     yield Case(
         f"{deep} blocks: how alike tokens are (cosine), Post-LN less Pre-LN",
-        trial.repeat(lambda seed: run(POST, deep, seed).alike - run(PRE, deep, seed).alike),
+        mean_of([post.alike - pre.alike for post, pre in zip(runs[POST, deep], runs[PRE, deep], strict=True)]),
         right=AtLeast(0.0),
     )
+
+
+def last_gradient(runs: Runs, kind: type[Block], shallow: int, deep: int) -> Estimate:
+    pairs = zip(runs[kind, deep], runs[kind, shallow], strict=True)
+    return mean_of([of_deep.gradients[-1] / of_shallow.gradients[-1] for of_deep, of_shallow in pairs])
 
 
 def draw(outcome: Outcome) -> Figure:

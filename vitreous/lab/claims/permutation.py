@@ -32,12 +32,12 @@ CLAIM = Claim(
 )
 SIDE, PATCH = 32, 8
 UNCHANGED = Near(0.0, 1e-6)
-CHANGED = AtLeast(0.01)  # of the length of what is compared
+CHANGED = AtLeast(1e-4)  # untrained positions are small, and rounding changes 1e-15
 
 
 def model_with(seed: int, **options: Any) -> ViT:
-    """An untrained ViT of four blocks, in double precision so that rounding hides nothing."""
-    config = ViTConfig(image_size=SIDE, patch_size=PATCH, dim=64, depth=4, num_heads=4, num_classes=10, **options)
+    """An untrained ViT of two blocks, in double precision so that rounding hides nothing."""
+    config = ViTConfig(image_size=SIDE, patch_size=PATCH, dim=64, depth=2, num_heads=4, num_classes=10, **options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return config.build().double().eval()
@@ -46,7 +46,7 @@ def model_with(seed: int, **options: Any) -> ViT:
 def pair_of_images(seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Images, the same with their patches shuffled, and how: token i of the second is token order[i] of the first."""
     dice = torch.Generator().manual_seed(seed)
-    images = torch.randn(4, 3, SIDE, SIDE, generator=dice, dtype=torch.float64)
+    images = torch.randn(2, 3, SIDE, SIDE, generator=dice, dtype=torch.float64)
     order = torch.randperm((SIDE // PATCH) ** 2, generator=dice)
     shuffled = patchify(images, (PATCH, PATCH))[:, order]
     return images, rearrange(shuffled, "b (y x) (c p q) -> b c (y p) (x q)", y=SIDE // PATCH, c=3, p=PATCH), order

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -11,6 +11,7 @@ from torch import nn
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import exactly
 from vitreous.lab.prediction import near
+from vitreous.lab.probe import seeded
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import SelfAttention
 from vitreous.layers.position import RelativeBias
@@ -51,11 +52,13 @@ def windows(d: int) -> WindowAttention:
 
 
 @torch.no_grad()
-def measure(attention: SelfAttention | WindowAttention, d: int) -> float:
+def measure(build: Callable[[int], SelfAttention | WindowAttention], d: int) -> float:
     """How much the bias of one offset changes the logit, read off the weights.
 
     Queries and keys are zero and values are the tokens, four unit vectors: the output is the matrix of weights.
     """
+    with seeded(0):
+        attention = build(d)
     nn.init.zeros_(attention.qkv.weight)
     nn.init.eye_(attention.qkv.weight[2 * d :])
     nn.init.eye_(attention.proj.weight)
@@ -73,7 +76,7 @@ def cases(trial: Trial) -> Iterator[Case]:
         for d in trial.choose(quick=(16, 64), full=(4, 8, 16, 32, 64, 128)):
             yield Case(
                 f"{name}, d = {d}",
-                exactly(measure(build(d), d)),
+                exactly(measure(build, d)),
                 document=near(document(BIAS, d), share=0.05),
                 right=near(right(BIAS, d), share=0.05),
                 at=d,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import mean_of
 from vitreous.lab.prediction import Near, near
+from vitreous.lab.probe import seeded
 from vitreous.lab.trial import Trial
 from vitreous.layers.init import trunc_normal_
 
@@ -50,8 +51,7 @@ def deviation_when_normal() -> float:
 def weights(seed: int, *, cut: bool) -> Tensor:
     """A matrix as our models start it, or with bounds that do cut at 2σ; in units of σ."""
     matrix = torch.empty(100, 500)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         drawn = nn.init.trunc_normal_(matrix, std=STD, a=-2 * STD, b=2 * STD) if cut else trunc_normal_(matrix, std=STD)
     return drawn.double() / STD
 

@@ -11,6 +11,8 @@ from torch import Tensor
 
 #: A function, or a class, of the learner's.
 Answer = Callable[..., Any]
+#: What comes out when somebody makes a known mistake, and the message that names it.
+Mistakes = Sequence[tuple[Tensor, str]]
 
 
 class Wrong(Exception):
@@ -52,7 +54,9 @@ def described(value: Any) -> str:
     return repr(value) if isinstance(value, int | float | str | tuple) else type(value).__name__
 
 
-def shaped(found: Any, shape: Sequence[int], meaning: str, mistakes: Mapping[tuple[int, ...], str] | None = None) -> Tensor:
+def shaped(
+    found: Any, shape: Sequence[int], meaning: str, mistakes: Mapping[tuple[int, ...], str] | None = None
+) -> Tensor:
     """``found``, if it is a tensor of that shape; ``mistakes`` say what other shapes come from."""
     if found is None:
         raise Wrong("the function returns nothing: does it end with return?", final=True)
@@ -82,11 +86,11 @@ def alike(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.allclose(a.to(b.dtype), b, rtol=1e-3, atol=1e-4)
 
 
-def agree(found: Tensor, right: Tensor, otherwise: str, mistakes: Mapping[str, Tensor] | None = None) -> None:
+def agree(found: Tensor, right: Tensor, otherwise: str, mistakes: Mistakes = ()) -> None:
     """Pass if both are alike. A known mistake is named; any other is shown where it is largest."""
     if alike(found, right):
         return
-    blame(found, mistakes or {})
+    blame(found, mistakes)
     if found.isnan().any():
         raise Wrong(f"{otherwise}: there are NaNs in the answer")
     gap = (found - right).abs()
@@ -94,18 +98,18 @@ def agree(found: Tensor, right: Tensor, otherwise: str, mistakes: Mapping[str, T
     raise Wrong(f"{otherwise}: at {place} stands {found[tuple(place)]:.4g}, not {right[tuple(place)]:.4g}")
 
 
-def blame(found: Tensor, mistakes: Mapping[str, Tensor]) -> None:
+def blame(found: Tensor, mistakes: Mistakes) -> None:
     """Fail for the mistakes given, and only for them: others have checks of their own."""
-    for message, wrong in mistakes.items():
+    for wrong, message in mistakes:
         if alike(found, wrong):
             raise Wrong(message)
 
 
-def equal(found: float, right: float, otherwise: str, mistakes: Mapping[str, float] | None = None) -> None:
+def equal(found: float, right: float, otherwise: str, mistakes: Sequence[tuple[float, str]] = ()) -> None:
     """The same for one number."""
     if close(found, right):
         return
-    for message, wrong in (mistakes or {}).items():
+    for wrong, message in mistakes:
         if close(found, wrong):
             raise Wrong(message)
     raise Wrong(f"{otherwise}: {found:.6g}, not {right:.6g}")

@@ -1,14 +1,15 @@
 """Exercise 10: a small ViT that learns something.
 
-All parts are there: patches (1), attention (2) with heads (5) in blocks (6), positions (4). Put them together, and train
-it. The parts below are the library's; take your own where you like ("from e01_patchify import patchify" finds your file).
+All parts are there: patches (1), attention (2) with heads (5) in blocks (6), positions (4). Put them together, and
+train it. The parts below are the library's; take your own where you like ("from e01_patchify import patchify" finds
+your file).
 
 1. ``TinyViT.forward``: pictures (b, 3, y, x) → logits (b, classes). ``__init__`` has made what you need.
 
        patches → self.project → class token in front → + self.positions → blocks → self.norm → token 0 → self.head
 
-   The first two steps stand there. ``self.class_token`` (1, 1, d) is the same for all pictures: ``expand`` it to (b, 1, d). A block is called as
-   ``block(x, None)``. Logits are plain numbers: no softmax.
+   The first two steps stand there. ``self.class_token`` (1, 1, d) is the same for all pictures: ``expand`` it to
+   (b, 1, d). A block is called as ``block(x, None)``. Logits are plain numbers: no softmax.
 
 2. ``train_step``: one step of training. Forget the gradients of the step before (``optimiser.zero_grad()``), compute
    the cross-entropy of the logits, its gradients (``backward()``), let the optimiser move the weights (``step()``), and
@@ -16,8 +17,8 @@ it. The parts below are the library's; take your own where you like ("from e01_p
 
    By hand: two classes and the logits [0, 0] give the loss ln 2 = 0.693, whichever class is right.
 
-The checks train your ViT to say in which quarter of a noisy picture a bright square lies. Without positions it cannot
-know; with them it is right nearly always after a few seconds.
+The checks train your ViT to say which quarter of a noisy picture is the bright one. Without positions it cannot know;
+with them it is right nearly always after a few seconds.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ from vitreous.layers.patch import patchify
 class TinyViT(nn.Module):
     """A ViT for square pictures of three colours"""
 
-    def __init__(self, image_size: int, patch_size: int, dim: int, depth: int, num_heads: int, num_classes: int) -> None:
+    def __init__(
+        self, image_size: int, patch_size: int, dim: int, depth: int, num_heads: int, num_classes: int
+    ) -> None:
         super().__init__()
         num_patches = (image_size // patch_size) ** 2
         self.patch_size = patch_size
         self.project = nn.Linear(3 * patch_size * patch_size, dim)
-        self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, dim))
-        self.positions = nn.Parameter(0.02 * torch.randn(1, 1 + num_patches, dim))
+        self.class_token = nn.Parameter(0.3 * torch.randn(1, 1, dim))
+        self.positions = nn.Parameter(0.3 * torch.randn(1, 1 + num_patches, dim))  # ViT's 0.02 learns later
         self.blocks = nn.ModuleList(
             PreNormBlock(dim, SelfAttention(dim, num_heads), Mlp(dim, 4 * dim)) for _ in range(depth)
         )
@@ -53,8 +56,6 @@ class TinyViT(nn.Module):
         raise NotImplementedError(f"your turn; tokens of shape {tuple(x.shape)} are made already")
 
 
-def train_step(
-    model: nn.Module, optimiser: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor
-) -> float:
+def train_step(model: nn.Module, optimiser: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor) -> float:
     """One step; the loss before it"""
     raise NotImplementedError("your turn")

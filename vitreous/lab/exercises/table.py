@@ -36,7 +36,7 @@ class Exercise:
 
     @property
     def title(self) -> str:
-        """"Cut a picture into patches", of "Exercise 1: cut a picture into patches."."""
+        """ "Cut a picture into patches", of "Exercise 1: cut a picture into patches."."""
         words = self.task.splitlines()[0].partition(": ")[2].rstrip(".")
         return words[:1].upper() + words[1:]
 

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 
+from vitreous.lab.exercises.checking import Answer, Wrong, agree, shaped
 from vitreous.layers.patch import PatchEmbed
 from vitreous.layers.patch import patchify as reference
-from vitreous.lab.exercises.checking import Answer, Wrong, agree, shaped
 
 
 def check_shape(patchify: Answer) -> None:
@@ -28,17 +28,22 @@ def check_example(patchify: Answer) -> None:
     """The example of the task comes out."""
     picture = torch.arange(16.0).reshape(1, 1, 4, 4)
     found = patchify(picture, 2)
-    mistakes = {
-        "the pixels were only cut into rows of four, as they lie in memory: a patch takes 2 pixels of one row and 2 of "
-        "the row below it; split y and x into (rows, p) and (columns, p), and permute before you flatten": rearrange(
-            picture, "b c y x -> b c (y x)"
-        ).reshape(1, 4, 4),
-        "the patches go down the columns; words on a page go along the rows: columns of patches must be the faster "
-        "axis": rearrange(picture, "b c (y p) (x q) -> b (x y) (c p q)", p=2, q=2),
-        "inside a patch the pixels go down the columns (patch 0 is [0, 4, 1, 5]): turn its two pixel axes round": rearrange(
-            picture, "b c (y p) (x q) -> b (y x) (c q p)", p=2, q=2
+    mistakes = (
+        (
+            rearrange(picture, "b c y x -> b c (y x)").reshape(1, 4, 4),
+            "the pixels were only cut into rows of four, as they lie in memory: a patch takes 2 pixels of one row and "
+            "2 of the row below it; split y and x into (rows, p) and (columns, p), and permute before you flatten",
         ),
-    }  # fmt: skip
+        (
+            rearrange(picture, "b c (y p) (x q) -> b (x y) (c p q)", p=2, q=2),
+            "the patches go down the columns; words on a page go along the rows: columns of patches must be the "
+            "faster axis",
+        ),
+        (
+            rearrange(picture, "b c (y p) (x q) -> b (y x) (c q p)", p=2, q=2),
+            "inside a patch the pixels go down the columns (patch 0 is [0, 4, 1, 5]): turn its two pixel axes round",
+        ),
+    )
     agree(found, reference(picture, (2, 2)), "the example does not come out", mistakes)
 
 
@@ -61,10 +66,13 @@ def check_order_of_channels(patchify: Answer) -> None:
     """Inside a patch, the pixels of one channel stand together."""
     images = torch.randn(1, 3, 4, 4)
     colours_together = rearrange(images, "b c (y p) (x q) -> b (y x) (p q c)", p=2, q=2)
-    mistakes = {
-        "the colours of each pixel stand together (red, green, blue, red, …); all of red comes first, then all of "
-        "green: put the channel axis before the pixel axes of a patch": colours_together,
-    }
+    mistakes = (
+        (
+            colours_together,
+            "the colours of each pixel stand together (red, green, blue, red, …); all of red comes first, then all of "
+            "green: put the channel axis before the pixel axes of a patch",
+        ),
+    )
     agree(patchify(images, 2), reference(images, (2, 2)), "the numbers inside a patch stand in another order", mistakes)
 
 
@@ -72,7 +80,11 @@ def check_batch(patchify: Answer) -> None:
     """Every picture of a batch is cut by itself."""
     images = torch.randn(3, 2, 4, 4)
     alone = torch.cat([reference(image[None], (2, 2)) for image in images])
-    agree(patchify(images, 2), alone, "alone and in a batch, a picture gives different patches: the batch axis was mixed in")
+    agree(
+        patchify(images, 2),
+        alone,
+        "alone and in a batch, a picture gives different patches: the batch axis was mixed in",
+    )
 
 
 def check_projection(patchify: Answer) -> None:

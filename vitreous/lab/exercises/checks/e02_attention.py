@@ -26,10 +26,10 @@ def check_example(attention: Answer) -> None:
     q = torch.tensor([[2.0, 0, 0, 0]])
     k = torch.eye(4)[:2]
     output, weights = attention(q, k, torch.tensor([[10.0], [20.0]]))
-    mistakes = {
-        "the weights are 0.881 and 0.119, as without √d: divide q kᵀ by the root of q's width": softmax([2.0, 0.0]),
-        "the weights are 0.622 and 0.378: the logits were divided by d, not by its root": softmax([0.5, 0.0]),
-    }
+    mistakes = (
+        (softmax([2.0, 0.0]), "the weights are 0.881 and 0.119, as without √d: divide q kᵀ by the root of q's width"),
+        (softmax([0.5, 0.0]), "the weights are 0.622 and 0.378: the logits were divided by d, not by its root"),
+    )
     agree(weights, softmax([1.0, 0.0]), "the weights differ from the example", mistakes)
     agree(output, torch.tensor([[12.689]]), "the weights are right, the output is not: multiply them with v")
 
@@ -51,14 +51,23 @@ def check_scale(attention: Answer) -> None:
     """The logits are divided by √d, whatever the number of tokens."""
     q, k, v = given(n=6, m=9, d=16, e=2)
     logits = q @ k.transpose(-2, -1)
-    mistakes = {
-        "the logits are not divided by √d: without it they grow with the width, and the softmax picks a single key": logits.softmax(-1),
-        "the logits are divided by d, not by √d: attention comes out too even": (logits / 16).softmax(-1),
-        "the logits are divided by the root of the number of keys; √d is the root of the last size of q": (logits / 3).softmax(-1),
-        "the logits are divided by the root of the number of queries; √d is the root of the last size of q": (logits / 6**0.5).softmax(-1),
-        "the logits are multiplied by √d; divide": (logits * 4).softmax(-1),
-        "the softmax comes before the division: divide first": logits.softmax(-1) / 4,
-    }  # fmt: skip
+    mistakes = (
+        (
+            logits.softmax(-1),
+            "the logits are not divided by √d: without it they grow with the width, and the softmax picks a single key",
+        ),
+        ((logits / 16).softmax(-1), "the logits are divided by d, not by √d: attention comes out too even"),
+        (
+            (logits / 3).softmax(-1),
+            "the logits are divided by the root of the number of keys; √d is the root of the last size of q",
+        ),
+        (
+            (logits / 6**0.5).softmax(-1),
+            "the logits are divided by the root of the number of queries; √d is the root of the last size of q",
+        ),
+        ((logits * 4).softmax(-1), "the logits are multiplied by √d; divide"),
+        (logits.softmax(-1) / 4, "the softmax comes before the division: divide first"),
+    )
     agree(attention(q, k, v)[1], Attend().weights(q, k), "the weights are not softmax(q kᵀ / √d)", mistakes)
 
 
@@ -67,7 +76,9 @@ def check_large_numbers(attention: Answer) -> None:
     q, k = torch.tensor([[1000.0]]), torch.tensor([[1.0], [0.0]])
     weights = attention(q, k, torch.eye(2))[1]
     if weights.isnan().any():
-        raise Wrong("with a logit of 1000 the weights are NaN: exp overflows; subtract a row's maximum, or use softmax(-1)")
+        raise Wrong(
+            "with a logit of 1000 the weights are NaN: exp overflows; subtract a row's maximum, or use softmax(-1)"
+        )
     agree(weights, torch.tensor([[1.0, 0.0]]), "a logit of 1000 beside one of 0 takes all the weight")
 
 

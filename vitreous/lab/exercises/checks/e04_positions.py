@@ -25,12 +25,12 @@ def check_sincos_shape(sincos: Answer) -> None:
 def check_sincos_example(sincos: Answer) -> None:
     """sincos: the example of the task comes out."""
     right = SinCos(4)((2, 2))[0]
-    mistakes = {
-        "the columns come first: the first half of the channels must follow the row y": right[:, [2, 3, 0, 1]],
-        "the cells go down the columns: in the order of patches, x changes fastest": right[[0, 2, 1, 3]],
-        "cosines come before sines": right[:, [1, 0, 3, 2]],
-        "all sines come first, then all cosines: each sine has its cosine next to it": right[:, [0, 2, 1, 3]],
-    }
+    mistakes = (
+        (right[:, [2, 3, 0, 1]], "the columns come first: the first half of the channels must follow the row y"),
+        (right[[0, 2, 1, 3]], "the cells go down the columns: in the order of patches, x changes fastest"),
+        (right[:, [1, 0, 3, 2]], "cosines come before sines"),
+        (right[:, [0, 2, 1, 3]], "all sines come first, then all cosines: each sine has its cosine next to it"),
+    )
     agree(sincos((2, 2), 4), right, "the example does not come out", mistakes)
 
 
@@ -38,23 +38,25 @@ def check_sincos_waves(sincos: Answer) -> None:
     """sincos: the waves have the right lengths, on a grid that is not square."""
     y, x = coordinates((3, 5))
     right = SinCos(16)((3, 5))[0]
-    mistakes = {
-        "the exponent runs to dim, not to h = dim/2: half of the channels belong to each axis": table(
-            y, x, lambda p: waves(p, 16, 10_000.0)[:, :8]
+    mistakes = (
+        (
+            table(y, x, lambda p: waves(p, 16, 10_000.0)[:, :8]),
+            "the exponent runs to dim, not to h = dim/2: half of the channels belong to each axis",
         ),
-        "the exponent is i/h instead of 2i/h: the waves are too short": table(
-            y, x, lambda p: waves(p, 8, 100.0)
+        (table(y, x, lambda p: waves(p, 8, 100.0)), "the exponent is i/h instead of 2i/h: the waves are too short"),
+        (
+            table(x, y, lambda p: waves(p, 8, 10_000.0)),
+            "rows and columns are swapped: the first half of the channels must follow the row y",
         ),
-        "rows and columns are swapped: the first half of the channels must follow the row y": table(
-            x, y, lambda p: waves(p, 8, 10_000.0)
+        (
+            table(y, x, lambda p: waves(p, 8, 10_000.0).unflatten(-1, (4, 2)).mT.flatten(1)),
+            "all sines come first, then all cosines: each sine has its cosine next to it",
         ),
-        "all sines come first, then all cosines: each sine has its cosine next to it": table(
-            y, x, lambda p: waves(p, 8, 10_000.0).unflatten(-1, (4, 2)).mT.flatten(1)
+        (
+            waves(torch.arange(15), 16, 10_000.0),
+            "one row of places was encoded instead of rows and columns: half of the channels belong to each",
         ),
-        "one row of places was encoded instead of rows and columns: half of the channels belong to each": waves(
-            torch.arange(15), 16, 10_000.0
-        ),
-    }  # fmt: skip
+    )
     found = shaped(sincos((3, 5), 16), (15, 16), "(rows · columns, dim)")
     agree(found, right, "the waves differ from the formula", mistakes)
 
@@ -115,11 +117,11 @@ def check_resample_values(resample: Answer) -> None:
     """resample: the numbers are the library's, larger and smaller."""
     for old, new in (((2, 3), (4, 6)), ((5, 4), (3, 2)), ((3, 3), (3, 3))):
         table = torch.randn(1 + old[0] * old[1], 4)
-        bare = {
-            "bilinear, not bicubic: say mode='bicubic'": plain(table, old, new, mode="bilinear", antialias=True),
-            "antialias=True is missing": plain(table, old, new, mode="bicubic", antialias=False),
-            "the nearest cell is copied: say mode='bicubic', antialias=True": plain(table, old, new, mode="nearest"),
-        }
+        bare = (
+            (plain(table, old, new, mode="bilinear", antialias=True), "bilinear, not bicubic: say mode='bicubic'"),
+            (plain(table, old, new, mode="bicubic", antialias=False), "antialias=True is missing"),
+            (plain(table, old, new, mode="nearest"), "the nearest cell is copied: say mode='bicubic', antialias=True"),
+        )
         right = reference(table[None], old, new, 1)[0]
         agree(resample(table, old, new, 1), right, f"from {old} to {new} cells the numbers differ", bare)
 

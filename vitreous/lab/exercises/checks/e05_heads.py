@@ -27,56 +27,69 @@ def check_example(self_attention: Answer) -> None:
     """The example of the task comes out."""
     x = torch.tensor([[[1.0, 2, 3, 4], [3, 4, 5, 6]]])
     found = self_attention(x, lambda x: torch.cat([0 * x, x, x], dim=-1), lambda x: x, 2)
-    mistakes = {
-        "the output is x itself, not the mean of its tokens: each token looked only at itself": x,
-        "the mean was taken over something else than tokens: move the heads before the tokens, (b, h, n, k), so that "
-        "the last two axes are tokens and channels": over_heads(x),
-    }
+    mistakes = (
+        (x, "the output is x itself, not the mean of its tokens: each token looked only at itself"),
+        (
+            over_heads(x),
+            "the mean was taken over something else than tokens: move the heads before the tokens, (b, h, n, k), so "
+            "that the last two axes are tokens and channels",
+        ),
+    )
     agree(found, x.mean(dim=1, keepdim=True).expand(1, 2, 4), "the example does not come out", mistakes)
 
 
 def check_scale(self_attention: Answer) -> None:
     """The logits are divided by √k of a head, not by √d of all heads."""
     x, layer = torch.randn(2, 5, 16), made(16, 4)
-    mistakes = {
-        "divided by √d, with d of all heads together: a head has only k = d/h channels, and √k is what it needs": attend(
-            x, layer, scale=1 / 4
+    mistakes = (
+        (
+            attend(x, layer, scale=1 / 4),
+            "divided by √d, with d of all heads together: a head has only k = d/h channels, and √k is what it needs",
         ),
-        "the logits are not divided by √k": attend(x, layer, scale=1.0),
-    }  # fmt: skip
+        (attend(x, layer, scale=1.0), "the logits are not divided by √k"),
+    )
     blame(answered(self_attention, x, layer), mistakes)
 
 
 def check_thirds(self_attention: Answer) -> None:
     """Queries, keys and values are the thirds of qkv(x), in this order."""
     x, layer = torch.randn(2, 5, 16), made(16, 4)
-    mistakes = {
-        "qkv(x) was split into heads first, and each head into q, k, v: first come all queries, then all keys, then "
-        "all values; the axis of three comes before that of heads": attend(x, layer, split="b n (h three k) -> three b h n k"),
-        "q, k and v alternate number by number: they are thirds of qkv(x), qkv(x).chunk(3, dim=-1)": attend(
-            x, layer, split="b n (h k three) -> three b h n k"
+    mistakes = (
+        (
+            attend(x, layer, split="b n (h three k) -> three b h n k"),
+            "qkv(x) was split into heads first, and each head into q, k, v: first come all queries, then all keys, "
+            "then all values; the axis of three comes before that of heads",
         ),
-        "keys and values are swapped": attend(x, layer, order=(0, 2, 1)),
-        "queries and keys are swapped": attend(x, layer, order=(1, 0, 2)),
-    }  # fmt: skip
+        (
+            attend(x, layer, split="b n (h k three) -> three b h n k"),
+            "q, k and v alternate number by number: they are thirds of qkv(x), qkv(x).chunk(3, dim=-1)",
+        ),
+        (attend(x, layer, order=(0, 2, 1)), "keys and values are swapped"),
+        (attend(x, layer, order=(1, 0, 2)), "queries and keys are swapped"),
+    )
     blame(answered(self_attention, x, layer), mistakes)
 
 
 def check_heads(self_attention: Answer) -> None:
     """A head takes channels that stand next to each other."""
     x, layer = torch.randn(2, 5, 16), made(16, 4)
-    mistakes = {
-        "head i takes every h-th channel: reshape to (heads, k), not to (k, heads)": attend(
-            x, layer, split="b n (three k h) -> three b h n k", join="b h n k -> b n (k h)"
+    mistakes = (
+        (
+            attend(x, layer, split="b n (three k h) -> three b h n k", join="b h n k -> b n (k h)"),
+            "head i takes every h-th channel: reshape to (heads, k), not to (k, heads)",
         ),
-        "there is one head only, over all channels: num_heads is not used": attend(x, layer, num_heads=1),
-        "the (n, d) numbers of a picture were cut into h pieces as they lie in memory, which gives a head whole tokens: "
-        "reshape to (b, n, h, k), then transpose": attend(x, layer, split="b n (three d) -> three b n d", cut=True),
-        "the (n, d) numbers of a picture were cut into h pieces as they lie in memory, and put together in the same way: "
-        "reshape to (b, n, h, k), then transpose, and back": attend(
-            x, layer, split="b n (three d) -> three b n d", cut=True, flat=True
+        (attend(x, layer, num_heads=1), "there is one head only, over all channels: num_heads is not used"),
+        (
+            attend(x, layer, split="b n (three d) -> three b n d", cut=True),
+            "the (n, d) numbers of a picture were cut into h pieces as they lie in memory, which gives a head whole "
+            "tokens: reshape to (b, n, h, k), then transpose",
         ),
-    }  # fmt: skip
+        (
+            attend(x, layer, split="b n (three d) -> three b n d", cut=True, flat=True),
+            "the (n, d) numbers of a picture were cut into h pieces as they lie in memory, and put together in the "
+            "same way: reshape to (b, n, h, k), then transpose, and back",
+        ),
+    )
     blame(answered(self_attention, x, layer), mistakes)
 
 
@@ -87,14 +100,18 @@ def check_joined(self_attention: Answer) -> None:
     bare.qkv, bare.proj = layer.qkv, nn.Linear(16, 16)
     nn.init.eye_(bare.proj.weight)
     nn.init.zeros_(bare.proj.bias)
-    mistakes = {
-        "the heads were flattened before the tokens came in front of them: (b, h, n, k) → (b, n, h, k) first, "
-        "then (b, n, h·k); otherwise tokens mix": attend(x, layer, flat=True),
-        "heads alternate channel by channel when they are put side by side: flatten (h, k), not (k, h)": attend(
-            x, layer, join="b h n k -> b n (k h)"
+    mistakes = (
+        (
+            attend(x, layer, flat=True),
+            "the heads were flattened before the tokens came in front of them: (b, h, n, k) → (b, n, h, k) first, "
+            "then (b, n, h·k); otherwise tokens mix",
         ),
-        "proj is missing: it is the last step": attend(x, bare),
-    }  # fmt: skip
+        (
+            attend(x, layer, join="b h n k -> b n (k h)"),
+            "heads alternate channel by channel when they are put side by side: flatten (h, k), not (k, h)",
+        ),
+        (attend(x, bare), "proj is missing: it is the last step"),
+    )
     blame(answered(self_attention, x, layer), mistakes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from vitreous.lab.exercises.checking import Answer, Wrong, agree, alike, shaped
+from vitreous.lab.exercises.checking import Answer, Wrong, agree, alike, equal, numbered, shaped
 from vitreous.layers.attention import SelfAttention
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.mlp import Mlp
@@ -19,20 +19,17 @@ def check_shape(block: Answer) -> None:
 def check_example(block: Answer) -> None:
     """The example of the task comes out."""
     found = block(torch.full((1, 1, 1), 2.0), halve, lambda x: 4 * x, halve, lambda x: x + 1)
-    mistakes = {
-        "5.5 is Post-LN, norm(x + branch(x)): the norm belongs inside the branch": 5.5,
-        "the norms are not used: each branch reads norm(x)": 21.0,
-        "the first sum is missing: x + attention(…)": 7.0,
-        "the second sum is missing: x + mlp(…)": 4.0,
-        "both sums are missing: a branch is added to x": 3.0,
-        "the MLP reads the block's input: it must read x after attention was added": 8.0,
-        "the stream itself was normalised (x = norm(x)): only what a branch reads is": 6.0,
-        "the MLP comes first: attention, then MLP": 12.0,
-    }
-    for message, value in mistakes.items():
-        if found.numel() == 1 and abs(found.item() - value) < 1e-4:
-            raise Wrong(message)
-    agree(found, torch.full((1, 1, 1), 10.0), "the example does not come out")
+    mistakes = (
+        (5.5, "5.5 is Post-LN, norm(x + branch(x)): the norm belongs inside the branch"),
+        (21.0, "the norms are not used: each branch reads norm(x)"),
+        (7.0, "the first sum is missing: x + attention(…)"),
+        (4.0, "the second sum is missing: x + mlp(…)"),
+        (3.0, "both sums are missing: a branch is added to x"),
+        (8.0, "the MLP reads the block's input: it must read x after attention was added"),
+        (6.0, "the stream itself was normalised (x = norm(x)): only what a branch reads is"),
+        (12.0, "the MLP comes first: attention, then MLP"),
+    )
+    equal(numbered(found.reshape(())), 10.0, "the example does not come out", mistakes)
 
 
 def check_each_branch_has_its_norm(block: Answer) -> None:
@@ -58,7 +55,9 @@ def check_residual(block: Answer) -> None:
     if alike(found, torch.zeros_like(x)):
         raise Wrong("when both branches give 0, the block gives 0: the residual x + … is missing")
     normed = nn.LayerNorm(8)(x)
-    mistakes = {"when both branches give 0, the block gives norm(x): the stream itself must not be normalised": normed}
+    mistakes = (
+        (normed, "when both branches give 0, the block gives norm(x): the stream itself must not be normalised"),
+    )
     agree(found, x, "when both branches give 0, the block must give x", mistakes)
 
 

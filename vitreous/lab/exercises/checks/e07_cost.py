@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
 
 from vitreous.cost import Cost, cost
 from vitreous.lab.exercises.checking import Answer, Wrong, numbered
@@ -28,7 +30,9 @@ def check_parameters_depth(parameters: Answer) -> None:
     """parameters: each further block adds 12·D² + 13·D."""
     once, twice = (numbered(parameters(64, 8, 32, depth, 10)) for depth in (4, 5))
     if twice - once != 12 * 32**2 + 13 * 32:
-        raise Wrong(f"a block of width 32 adds {twice - once:,}, not {12 * 32**2 + 13 * 32:,}: what belongs to a block?")
+        raise Wrong(
+            f"a block of width 32 adds {twice - once:,}, not {12 * 32**2 + 13 * 32:,}: what belongs to a block?"
+        )
 
 
 def check_parameters_vit_base(parameters: Answer) -> None:
@@ -56,10 +60,12 @@ def check_macs_grow(macs: Answer) -> None:
     """macs: four times the tokens make the attention products sixteen times dearer."""
     found = [numbered(macs(side, 16, 64, 1, 10)) for side in (128, 256, 512)]
     right = [reference(side, 16, 64, 1, 10).macs for side in (128, 256, 512)]
-    growth = [round(second / first, 3) for first, second in zip(found, found[1:], strict=False)]
-    wanted = [round(second / first, 3) for first, second in zip(right, right[1:], strict=False)]
+    growth = [round(second / first, 3) for first, second in pairwise(found)]
+    wanted = [round(second / first, 3) for first, second in pairwise(right)]
     if growth != wanted:
-        raise Wrong(f"twice the side makes {growth[0]} and {growth[1]} times as many MACs, not {wanted[0]} and {wanted[1]}")
+        raise Wrong(
+            f"twice the side makes {growth[0]} and {growth[1]} times as many MACs, not {wanted[0]} and {wanted[1]}"
+        )
 
 
 def check_macs_vit_base(macs: Answer) -> None:
@@ -119,6 +125,7 @@ def mac_parts(image: int, p: int, d: int, depth: int, classes: int) -> dict[str,
     }
 
 
+@cache
 def reference(image_size: int, patch_size: int, dim: int, depth: int, num_classes: int) -> Cost:
     return cost(
         ViTConfig(

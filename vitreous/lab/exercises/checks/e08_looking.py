@@ -27,20 +27,23 @@ def check_entropy_example(entropy: Answer) -> None:
     found = entropy(torch.tensor([[[0.5, 0.5, 0.0, 0.0]] * 4]))
     if found.isnan().any():
         raise Wrong("0 · ln 0 became NaN (it is 0 · −∞ in floating point): a weight of 0 must count as 0")
-    mistakes = {
-        "1 is the entropy in bits (log2): use the natural logarithm": torch.ones(1, 4),
-        "the sign is missing: −Σ w ln w is never negative": torch.full((1, 4), -math.log(2)),
-    }
+    mistakes = (
+        (torch.ones(1, 4), "1 is the entropy in bits (log2): use the natural logarithm"),
+        (torch.full((1, 4), -math.log(2)), "the sign is missing: −Σ w ln w is never negative"),
+    )
     agree(found, torch.full((1, 4), math.log(2)), "the example does not come out", mistakes)
 
 
 def check_entropy_axis(entropy: Answer) -> None:
     """entropy: it is summed over keys, for every query."""
     weights = attention(2, 5)
-    mistakes = {
-        "the sum runs over queries: each row belongs to a query, so sum along the last axis": measures.entropy(weights.mT),
-        "this is a mean over keys, not a sum": measures.entropy(weights) / 5,
-    }
+    mistakes = (
+        (
+            measures.entropy(weights.mT),
+            "the sum runs over queries: each row belongs to a query, so sum along the last axis",
+        ),
+        (measures.entropy(weights) / 5, "this is a mean over keys, not a sum"),
+    )
     agree(entropy(weights), measures.entropy(weights), "the entropies differ", mistakes)
 
 
@@ -64,22 +67,28 @@ def check_distance_shape(mean_distance: Answer) -> None:
 def check_distance_example(mean_distance: Answer) -> None:
     """mean_distance: the example of the task comes out."""
     weights = torch.tensor([[[0.0, 0, 1], [0, 1, 0], [1 / 3, 1 / 3, 1 / 3]]])
-    mistakes = {
-        "3 is the sum over queries: it would grow with the picture; take the mean": torch.tensor([3.0]),
-        "the distances are squared: take the root": torch.tensor([(4 + 0 + 5 / 3) / 3]),
-        "1/3: divided by the number of all pairs; a row sums to 1 already, so take the mean over queries only": torch.tensor([1 / 3]),
-    }  # fmt: skip
+    mistakes = (
+        (torch.tensor([3.0]), "3 is the sum over queries: it would grow with the picture; take the mean"),
+        (torch.tensor([(4 + 0 + 5 / 3) / 3]), "the distances are squared: take the root"),
+        (
+            torch.tensor([1 / 3]),
+            "1/3: divided by the number of all pairs; a row sums to 1 already, so take the mean over queries only",
+        ),
+    )
     agree(mean_distance(weights, (1, 3), 0), torch.tensor([1.0]), "the example does not come out", mistakes)
 
 
 def check_distance_grid(mean_distance: Answer) -> None:
     """mean_distance: distances are those of cells on a grid that is not square."""
     weights = attention(2, 15)
-    mistakes = {
-        "rows and columns of the grid are swapped: cell 1 lies to the right of cell 0": distance(weights, (5, 3), 0),
-        "the distance is counted along the sequence, |q − k|: cells lie on a grid": distance(weights, (1, 15), 0),
-        "the distance is |Δy| + |Δx|: the straight way is the root of the sum of squares": around_the_corner(weights, (3, 5)),
-    }  # fmt: skip
+    mistakes = (
+        (distance(weights, (5, 3), 0), "rows and columns of the grid are swapped: cell 1 lies to the right of cell 0"),
+        (distance(weights, (1, 15), 0), "the distance is counted along the sequence, |q − k|: cells lie on a grid"),
+        (
+            around_the_corner(weights, (3, 5)),
+            "the distance is |Δy| + |Δx|: the straight way is the root of the sum of squares",
+        ),
+    )
     found = mean_distance(weights, (3, 5), 0)
     agree(found, distance(weights, (3, 5), 0), "on a grid of 3 × 5 cells the distances differ", mistakes)
 
@@ -88,10 +97,17 @@ def check_distance_prefix(mean_distance: Answer) -> None:
     """mean_distance: a class token has no place, and rows sum to 1 without it."""
     weights = attention(2, 7)
     cells = weights[:, 1:, 1:]
-    mistakes = {
-        "the rows no longer sum to 1 once the class token is left out: divide every row by its sum": distance(cells, (2, 3), 0, divide=False),
-        "the last patch was left out, and the class token taken for the first one: cells are tokens num_prefix to the end": distance(weights[:, :6, :6], (2, 3), 0),
-    }  # fmt: skip
+    mistakes = (
+        (
+            distance(cells, (2, 3), 0, divide=False),
+            "the rows no longer sum to 1 once the class token is left out: divide every row by its sum",
+        ),
+        (
+            distance(weights[:, :6, :6], (2, 3), 0),
+            "the last patch was left out, and the class token taken for the first one: cells are tokens num_prefix to "
+            "the end",
+        ),
+    )
     found = mean_distance(weights, (2, 3), 1)
     agree(found, distance(weights, (2, 3), 1), "with a class token the distances differ", mistakes)
 

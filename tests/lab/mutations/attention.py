@@ -1,0 +1,111 @@
+"""Mistakes in attention, in what comes before it, and in what it is said to cost."""
+
+import math
+
+import torch.nn.functional as F
+from einops import rearrange
+
+from tests.lab.mutations.base import Mutation
+from vitreous.cost import Bill
+from vitreous.layers.attention import Attend
+
+
+def causal(original):
+    def forward(self, q, k, v, **options):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale(q))
+
+    return forward
+
+
+def softmax_over_queries(original):
+    return lambda self, q, k, v, **options: self.logits(q, k).softmax(dim=-2) @ v
+
+
+def no_softmax(original):
+    return lambda self, q, k, v, **options: self.logits(q, k) @ v
+
+
+def only_the_first_product(module, args, output):
+    q, k, _ = args
+    return Bill(q.numel() * k.shape[-2])
+
+
+MUTATIONS = [
+    Mutation(
+        "smallest_object",
+        "patches are cut with their columns and rows exchanged",
+        "vitreous.layers.patch:patchify",
+        lambda original: (
+            lambda images, patch_size: rearrange(
+                images, "b c (y p) (x q) -> b (y x) (c q p)", p=patch_size[0], q=patch_size[1]
+            )
+        ),
+    ),
+    Mutation(
+        "smallest_object",
+        "a matched filter as if noise added up like the signal",
+        "vitreous.lab.claims.smallest_object:matched_filter",
+        lambda original: lambda p: original(p) ** 0.5,
+    ),
+    Mutation(
+        "diagonal_query",
+        "logits are divided by d instead of its root",
+        "vitreous.layers.attention:Attend.scale",
+        lambda original: lambda self, q: original(self, q) / (math.sqrt(q.shape[-1]) if self.scaled else 1.0),
+    ),
+    Mutation(
+        "temperature",
+        "logits are multiplied by the temperature",
+        "vitreous.layers.attention:Attend.scale",
+        lambda original: lambda self, q: original(self, q) * self.temperature**2,
+    ),
+    Mutation(
+        "temperature",
+        "logits are not divided by the root of d",
+        "vitreous.layers.attention:Attend.scale",
+        lambda original: lambda self, q: 1.0 / self.temperature,
+    ),
+    Mutation(
+        "permutation",
+        "a causal mask is left over from a language model",
+        "vitreous.layers.attention:Attend.forward",
+        causal,
+    ),
+    Mutation(
+        "permutation",
+        "the classifier reads the first patch instead of the class token",
+        "vitreous.models.vit:ViT.pooled",
+        lambda original: lambda self, features: features.tokens[:, 1],
+    ),
+    Mutation(
+        "attention_eigenvalues",
+        "the softmax runs over queries instead of keys",
+        "vitreous.layers.attention:Attend.forward",
+        softmax_over_queries,
+    ),
+    Mutation("attention_rank", "the softmax is forgotten", "vitreous.layers.attention:Attend.forward", no_softmax),
+    Mutation(
+        "attention_macs",
+        "the cost of attention leaves out the product with the values",
+        "vitreous.cost:FORMULAS",
+        lambda original: {**original, Attend: only_the_first_product},
+    ),
+    Mutation(
+        "attention_macs",
+        "the output projection is forgotten",
+        "vitreous.lab.claims.attention_macs:right",
+        lambda original: lambda side, num_prefix: original(side, num_prefix) * 3 // 4,
+    ),
+    Mutation(
+        "quadratic_term",
+        "the block's MLP is forgotten",
+        "vitreous.lab.claims.quadratic_term:right",
+        lambda original: lambda side, width: original(side, width / 3),
+    ),
+    Mutation(
+        "quadratic_term",
+        "no attention is found to be quadratic",
+        "vitreous.cost:quadratic_attention",
+        lambda original: lambda model: set(),
+    ),
+]

@@ -1,0 +1,156 @@
+"""The head's width bounds the rank of the logits; a softmax of them has full rank, and low rank is no sign of focus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.explain.measure_figures import LINES, side_by_side
+from vitreous.explain.measures import effective_rank, entropy, rank
+from vitreous.explain.report_figures import INK, plain
+from vitreous.lab.attention_matrix import attention_matrix, preferring, random_heads
+from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.estimate import bootstrap, exactly
+from vitreous.lab.figures import DOCUMENT, RIGHT, dots, legend
+from vitreous.lab.prediction import AtLeast, AtMost, Near
+from vitreous.lab.real import deit_tiny, pictures, traces
+from vitreous.lab.trial import Trial
+from vitreous.layers.attention import Attend
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from vitreous.lab.outcome import Outcome
+
+CLAIM = Claim(
+    title="The rank of attention",
+    statement="An attention matrix of n tokens has at most rank d, the width of its head. Its rank is low, which shows that "
+    "attention focuses on a few positions.",
+    sources=(Source.FOUNDATIONS,),
+    formula=r"\mathrm{rank}(A) \leq \min(n, d)",
+    right="The bound holds for QKᵀ, before the softmax; after it the rank is n. And heads that focus less tend to have the "
+    "lower effective rank: looking at all keys evenly has rank 1, every query on its own key full rank.",
+    right_formula=r"\mathrm{rank}(Q K^\top) \leq \min(n, d), \quad \mathrm{rank}(\mathrm{softmax}(Q K^\top)) = n",
+    meaning="A narrow head limits what it can prefer, not how many patterns its weights can have. Read focus from entropy; "
+    "take low effective rank as a sign that queries look alike, which makes a head a candidate for pruning or for a "
+    "low-rank approximation.",
+)
+TOKENS = 64
+TEMPERATURES = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+def document(n: int, d: int) -> int:
+    return min(n, d)
+
+
+def right(n: int) -> int:
+    return n
+
+
+def ranks_of(seed: int, d: int) -> tuple[float, float]:
+    """Of the logits and of the attention of one head."""
+    q, k = random_heads(1, TOKENS, d, seed)
+    return float(rank(Attend().logits(q, k))), float(rank(attention_matrix(q, k)))
+
+
+def focus(a: Tensor) -> tuple[Tensor, Tensor]:
+    """For each matrix, the keys that a query looks at, as if evenly, and the effective rank."""
+    return entropy(a).mean(dim=-1).exp(), effective_rank(a)
+
+
+def correlation(rows: NDArray[np.float64]) -> float:
+    """Spearman's, of keys and effective rank."""
+    from scipy.stats import rankdata
+
+    return float(np.corrcoef(rankdata(rows[:, 0]), rankdata(rows[:, 1]))[0, 1])
+
+
+def by_temperature(seed: int, d: int) -> NDArray[np.float64]:
+    """Keys and effective rank of one head, from hard to soft."""
+    q, k = random_heads(1, TOKENS, d, seed)
+    found = [focus(attention_matrix(q, k, temperature=tau)) for tau in TEMPERATURES]
+    return np.array([[float(part) for part in pair] for pair in found])
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    widths = trial.choose(quick=(8, 32), full=(4, 8, 16, 32))
+    for d in widths:
+        logits, attention = zip(*(ranks_of(seed, d) for seed in trial.seeds), strict=True)
+        measured = trial.repeat(lambda seed, found=logits: found[seed])
+        yield Case(
+            f"rank of the logits QKᵀ, {TOKENS} tokens, d = {d}", measured, right=Near(document(TOKENS, d), 0.0), at=d
+        )
+        measured = trial.repeat(lambda seed, found=attention: found[seed])
+        yield Case(
+            f"rank of the attention, {TOKENS} tokens, d = {d}",
+            measured,
+            document=AtMost(document(TOKENS, d)),
+            right=Near(right(TOKENS), 0.5),
+            at=d,
+            group="attention",
+        )
+    measured = trial.repeat(lambda seed: correlation(by_temperature(seed, widths[-1])))
+    label = "correlation of effective rank with keys looked at, random heads from hard to soft"
+    yield Case(label, measured, document=AtLeast(0.0), right=AtMost(-0.4))
+    for name, values in zip(("keys", "ranks"), by_temperature(0, widths[-1]).T, strict=True):
+        trial.keep(name, values)
+    yield from extremes()
+    if trial.has("weights"):
+        yield from trained(trial)
+
+
+def extremes() -> Iterator[Case]:
+    """Full focus may have full rank or rank 1, and no focus at all has rank 1."""
+    own, same = torch.arange(TOKENS), torch.zeros(TOKENS, dtype=torch.long)
+    for name, favourites, strength, expected in (
+        ("every query on its own key", own, 40.0, TOKENS),
+        ("every query on the same key", same, 40.0, 1),
+        ("every query on all keys evenly", own, 0.0, 1),
+    ):
+        measured = exactly(float(effective_rank(preferring(favourites, strength))))
+        yield Case(f"effective rank, {name}", measured, right=Near(expected, 1e-3))
+
+
+def trained(trial: Trial) -> Iterator[Case]:
+    """The same in all heads of DeiT-Tiny: 197 tokens, d = 64."""
+    images, _ = pictures(trial, trial.choose(1, 8))
+    found = []
+    for trace in traces(deit_tiny(trial).double(), images.double(), size=1):
+        a = torch.cat([attention.weights[0] for attention in trace.values()])
+        found.append(torch.stack([*focus(a), rank(a).double()]))
+    keys, effective, numerical = torch.stack(found).mean(dim=0).numpy()
+    measured = bootstrap(numerical, lambda values: float(values.mean()))
+    yield Case(
+        "rank of DeiT-Tiny's heads, 197 tokens, d = 64", measured, document=AtMost(document(197, 64)), right=AtLeast(65)
+    )
+    measured = bootstrap(np.stack([keys, effective], axis=1), correlation)
+    yield Case("correlation of effective rank with keys looked at, DeiT-Tiny's heads", measured, document=AtLeast(0.0))
+    trial.keep("trained keys", keys)
+    trial.keep("trained ranks", effective)
+
+
+def draw(outcome: Outcome) -> Figure:
+    """Left: ranks against the bound. Right: focus against effective rank."""
+    figure, (bound, sense) = side_by_side(2, width=8.4, height=3.3)
+    placed = [case for case in outcome.cases if case.at is not None]
+    widths = sorted({case.at for case in placed if case.at is not None})
+    bound.plot(widths, [document(TOKENS, int(d)) for d in widths], label="the text: at most d", **DOCUMENT)
+    bound.plot(widths, [right(TOKENS) for _ in widths], label="what is right: n", **RIGHT)
+    dots(bound, [case for case in placed if case.group], INK, "attention")
+    dots(bound, [case for case in placed if not case.group], "#8a8f98", "logits")
+    bound.set(xlabel="head width d", ylabel=f"rank, {TOKENS} tokens", ylim=(0, 70))
+    names = (("", "random, from hard to soft"), ("trained ", "DeiT-Tiny, one dot a head"))
+    for (prefix, label), (colour, _) in zip(names, LINES[1:], strict=False):
+        if f"{prefix}keys" in outcome.series:
+            sense.plot(outcome.series[f"{prefix}keys"], outcome.series[f"{prefix}ranks"], color=colour, label=label,
+                       marker="o", markersize=4, linestyle="none" if prefix else "-", linewidth=1)  # fmt: skip
+    sense.set(xlabel="keys that a query looks at, exp(H)", ylabel="effective rank", xscale="log")
+    for axis in (bound, sense):
+        plain(axis)
+        legend(axis)
+    return figure

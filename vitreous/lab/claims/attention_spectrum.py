@@ -1,0 +1,109 @@
+"""Rank and spectrum of trained attention: low in late blocks only, and low rank means breadth, not focus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.explain import measures
+from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.estimate import bootstrap, exactly
+from vitreous.lab.prediction import AtLeast, AtMost, Near
+from vitreous.lab.real import deit_tiny, pictures, traces
+from vitreous.lab.trial import Trial
+from vitreous.layers.attention import Attend
+
+CLAIM = Claim(
+    title="The rank of attention in a trained model",
+    statement="The attention matrix has a rank far below the number of tokens n, which shows that attention focuses on "
+    "a small number of positions.",
+    sources=(Source.FOUNDATIONS,),
+    formula=r"\mathrm{rank}(A) \ll n",
+    right="Numerically the rank is full in every head. The effective rank, which counts directions by their weight, is "
+    "low in late blocks and high in early ones. And it is breadth that makes it low: a head that looks at one token has "
+    "full rank, one that looks at all of them alike has rank 1.",
+    right_formula=r"\mathrm{erank}(A) = \exp(-\sum_i p_i \ln p_i), \quad p_i = \sigma_i / \sum_j \sigma_j",
+    meaning="Low-rank approximations of attention fit late blocks; in the early ones, whose sharp local heads use most "
+    "directions, they lose a lot. Do not read a low rank as focus: read the entropy.",
+    axes=Axes("block", "effective rank, as a share of the number of tokens"),
+)
+LOW = 0.25  # of the tokens: a generous reading of "far below"
+
+
+def right(n: int, looks_at: str) -> float:
+    """Directions that n queries use if each looks at a token of its own, or all of them at everything."""
+    return {"one": float(n), "all": 1.0}[looks_at]
+
+
+def synthetic(n: int, sharpness: float) -> Tensor:
+    """Each token prefers itself; the larger the sharpness the more."""
+    places = torch.eye(n, dtype=torch.float64)
+    return Attend(scaled=False).weights(sharpness * places, places)
+
+
+def rank_correlation(rows: NDArray[np.float64]) -> float:
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(rows[:, 0], rows[:, 1]).statistic)
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    n = 64
+    for name, sharpness in (("all", 0.0), ("one", 50.0)):
+        yield Case(
+            f"{n} tokens that look at {'everything' if name == 'all' else 'one token each'}: effective rank",
+            exactly(float(measures.effective_rank(synthetic(n, sharpness)))),
+            document=AtMost(LOW * n) if name == "one" else AtLeast(LOW * n),
+            right=Near(right(n, name), 1e-3),
+        )
+    rows = [looks(synthetic(n, sharpness)) for sharpness in np.linspace(0.5, 8, 10)]
+    yield Case(
+        "from broad to sharp attention: correlation of effective rank with the number of tokens looked at",
+        exactly(rank_correlation(np.array(rows))),
+        document=AtLeast(0.0),
+        right=Near(-1.0, 1e-6),
+    )
+    if trial.has("weights"):
+        yield from real_cases(trial)
+
+
+def looks(whole: Tensor) -> tuple[float, float]:
+    """A head's effective rank, and how many tokens its queries look at."""
+    return float(measures.effective_rank(whole)), float(measures.entropy(whole).exp().mean())
+
+
+def real_cases(trial: Trial) -> Iterator[Case]:
+    images, _ = pictures(trial, trial.choose(2, 12))
+    wholes: dict[str, list[Tensor]] = {}
+    for trace in traces(deit_tiny(trial), images):
+        for block, whole in trace.whole().items():
+            wholes.setdefault(block, []).append(whole)
+    heads: list[tuple[float, float]] = []
+    for number, (block, parts) in enumerate(wholes.items(), start=1):
+        whole = torch.cat(parts)
+        found = [looks(head) for head in whole.flatten(0, 1)]
+        heads += found
+        ranks = np.array(found)[:, 0].reshape(len(whole), -1) / whole.shape[-1]
+        yield Case(
+            f"DeiT-Tiny, block {number}: effective rank ÷ tokens",
+            bootstrap(ranks.mean(axis=1), lambda drawn: float(drawn.mean())),
+            document=AtMost(LOW),
+            at=number,
+            group="DeiT-Tiny",
+        )
+    yield Case(
+        "DeiT-Tiny, all heads: correlation of effective rank with the number of tokens looked at",
+        bootstrap(heads, rank_correlation, rounds=500),
+        document=AtLeast(0.0),
+    )
+    numerical = measures.rank(wholes["blocks.11"][0][:1].double())
+    yield Case(
+        "DeiT-Tiny, last block: numerical rank ÷ tokens",
+        exactly(float(numerical.double().mean()) / wholes["blocks.11"][0].shape[-1]),
+        document=AtMost(LOW),
+        right=Near(1.0, 1e-6),
+    )

@@ -1,0 +1,113 @@
+"""A picture's neighbourhood is a square, not a stretch of the sequence, and the mask comes before the softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.estimate import exactly
+from vitreous.lab.prediction import AtLeast, AtMost, Near
+from vitreous.lab.probe import given_to, seeded, seen_by
+from vitreous.lab.trial import Trial
+from vitreous.layers.attention import Attend
+from vitreous.layers.block_sparse import BlockSparse
+from vitreous.layers.local import Local, NeighbourAttention
+from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.position import coordinates
+from vitreous.layers.window import Window
+
+CLAIM = Claim(
+    title="Local attention on a grid",
+    statement="Local attention limits every token to its neighbourhood: weights of tokens more than w places away in the "
+    "sequence are set to zero. Block-sparse attention is a block-diagonal matrix.",
+    sources=(Source.FOUNDATIONS,),
+    formula=r"A_{ij} = \mathrm{attention}(q_i, k_j) \;\mathrm{if}\; |i-j| \leq w, \;\; 0 \;\mathrm{otherwise}",
+    right="Neighbours on a grid have rows and columns. Counted along the sequence a token misses those above and below and "
+    "meets the far end of the next row. What is zeroed after the softmax is lost; masked before it, weights sum to one. "
+    "Blocks on the diagonal alone never mix.",
+    right_formula=r"A_{ij} \propto \exp(q_i^\top k_j / \sqrt{d}) \;\mathrm{if}\; |y_i - y_j|, |x_i - x_j| \leq w",
+    meaning="Mask with −∞ before the softmax and measure distance by rows and columns. A block-diagonal pattern needs "
+    "something across blocks (a shift, neighbouring or random blocks), or depth buys no reach at all.",
+)
+SIDE, BLOCK, RADIUS, WIDTH = 16, 4, 3, 8
+PLACE = Place(dim=WIDTH, num_heads=1, grid=(SIDE, SIDE))
+CELLS = list(range(SIDE**2))
+
+
+def document(i: Tensor, j: Tensor) -> Tensor:
+    """Which tokens see each other."""
+    return (i - j).abs() <= RADIUS
+
+
+def within(y: Tensor, x: Tensor) -> Tensor:
+    """How many rows or columns, whichever is more, lie between every two cells."""
+    return torch.maximum((y[:, None] - y).abs(), (x[:, None] - x).abs())
+
+
+def by_sequence(x: Tensor) -> Tensor:
+    """Attention under the text's mask, put before the softmax."""
+    place = torch.arange(x.shape[1])
+    return Attend()(x, x, x, mask=document(place[:, None], place))
+
+
+def pattern(function: Callable[[Tensor], Tensor]) -> tuple[int, float]:
+    """(rows or columns to the farthest cell that any cell sees, share seen of the cells around it)"""
+    seen = seen_by(function, torch.randn(len(CELLS), WIDTH, dtype=torch.float64), CELLS)
+    distance = within(*coordinates(PLACE.grid, seen.device))
+    return int(distance[seen].max()), float(seen[distance <= RADIUS].double().mean())
+
+
+def stacked(mixer: Mixer, depth: int) -> Callable[[Tensor], Tensor]:
+    layers = [mixer.build(replace(PLACE, index=index)).double() for index in range(depth)]
+
+    def forward(x: Tensor) -> Tensor:
+        for layer in layers:
+            x = x + layer(x, PLACE.grid)
+        return x
+
+    return forward
+
+
+def sum_of_weights(*, masked_before: bool) -> float:
+    """What a cell reads, on average, where every value is 1."""
+    layer = Local(radius=RADIUS).build(PLACE)
+    assert isinstance(layer, NeighbourAttention)
+    x = torch.randn(1, len(CELLS), WIDTH)
+    if masked_before:
+        (q, k, v), options = given_to(layer.attend, lambda: layer(x, PLACE.grid))
+        return float(layer.attend(q, k, torch.ones_like(v), **options).mean())
+    q, k, _ = layer.qkv(x).chunk(3, dim=-1)
+    place = torch.arange(len(CELLS))
+    return float((Attend().weights(q, k) * document(place[:, None], place)).sum(-1).mean())
+
+
+def reach(mixer: Mixer, depth: int) -> float:
+    """Share of the map that a cell depends on after so many layers."""
+    probes = CELLS[:: SIDE + 1]
+    return float(seen_by(stacked(mixer, depth), torch.randn(len(CELLS), WIDTH).double(), probes).double().mean())
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    depth = trial.choose(quick=3, full=12)
+    with seeded(0), torch.no_grad():
+        sums = [sum_of_weights(masked_before=before) for before in (False, True)]
+    with seeded(0):
+        text, library = pattern(by_sequence), pattern(stacked(Local(radius=RADIUS), 1))
+        diagonal, sparse = (reach(mixer, depth) for mixer in (Window(size=BLOCK, shift="never"), BlockSparse(block=BLOCK)))
+    around = f"share seen of the cells within {RADIUS} rows and columns"
+    yield Case("sum of a token's weights, zeroed after the softmax", exactly(sums[0]),
+               document=Near(1.0, 0.01), right=AtMost(0.2))  # fmt: skip
+    yield Case("sum of a token's weights, the library's", exactly(sums[1]), right=Near(1.0, 1e-5))
+    yield Case(f"along the sequence: {around}", exactly(text[1]), document=Near(1.0, 0.01), right=AtMost(0.3))
+    yield Case(f"the library: {around}", exactly(library[1]), right=Near(1.0, 1e-9))
+    yield Case("along the sequence: rows or columns to the farthest cell seen", exactly(text[0]),
+               document=AtMost(RADIUS), right=Near(SIDE - 1, 0.5))  # fmt: skip
+    yield Case("the library: rows or columns to the farthest cell seen", exactly(library[0]),
+               document=AtMost(RADIUS), right=Near(RADIUS, 0.5))  # fmt: skip
+    yield Case(f"blocks on the diagonal: share of the map seen after {depth} layers", exactly(diagonal),
+               right=Near((BLOCK / SIDE) ** 2, 1e-9))  # fmt: skip
+    yield Case("blocks, their neighbours and some others: the same", exactly(sparse), right=AtLeast(0.9))

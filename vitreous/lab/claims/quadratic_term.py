@@ -1,0 +1,98 @@
+"""The part of attention that grows with the square of the tokens is small in the usual models, and not for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from vitreous.cost import cost
+from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.counted_macs import counted_macs
+from vitreous.lab.estimate import exactly
+from vitreous.lab.figures import DOCUMENT, legend, over_an_axis
+from vitreous.lab.prediction import AtLeast, Near, near
+from vitreous.lab.trial import Trial
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from vitreous.lab.outcome import Outcome
+
+CLAIM = Claim(
+    title="Where the quadratic term takes over",
+    statement="The cost of attention grows with the square of the number of tokens. For pictures of high resolution the L²D "
+    "term quickly becomes the bottleneck of the computation.",
+    sources=(Source.PRINCIPLES, Source.PIXELS),
+    formula=r"2 L^2 D > 4 L D^2 \quad \mathrm{for\ large} \; L",
+    right="It is half of the attention at N = 2D tokens and half of the whole block at N = 6D. ViT-B/16 gets there at 1,100 "
+    "pixels a side; at 384 the term is a ninth. Narrow models, and small patches, get there sooner.",
+    right_formula=r"\frac{2 N^2 D}{12 N D^2 + 2 N^2 D} = \frac{N}{N + 6D}",
+    meaning="Compare your tokens with 6D before you reach for windows or linear attention: below that, most of the work is "
+    "in projections and MLPs, which they leave as they are.",
+    axes=Axes("side of the picture (pixels)", "share of a block's MACs in the L² term", log="x"),
+)
+PATCH = 16
+WIDTHS = {"vit_base_16": 768, "vit_tiny_16": 192}
+NAMES = {"vit_base_16": "ViT-B/16", "vit_tiny_16": "ViT-Ti/16"}
+
+
+def document() -> float:
+    """A bottleneck takes at least half."""
+    return 0.5
+
+
+def right(side: int, width: int) -> float:
+    tokens = (side // PATCH) ** 2 + 1
+    return tokens / (tokens + 6 * width)
+
+
+def right_of_attention(side: int, width: int) -> float:
+    tokens = (side // PATCH) ** 2 + 1
+    return tokens / (tokens + 2 * width)
+
+
+def right_crossover(width: int) -> float:
+    return 6 * width
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    for model, width in WIDTHS.items():
+        for side in trial.choose(quick=(224, 384, 1024), full=(224, 384, 512, 768, 1024, 1536, 2048)):
+            macs = counted_macs(model, side, depth=1)
+            products = macs["layers.0.mixer.attend"]
+            high = side > 224
+            yield Case(
+                f"{NAMES[model]}, {side} px: share of the block",
+                exactly(products / macs["layers.0"]),
+                document=AtLeast(document()) if high else None,
+                right=Near(right(side, width), 1e-6),
+                at=side,
+                group=NAMES[model],
+            )
+            yield Case(
+                f"{NAMES[model]}, {side} px: share of the attention alone",
+                exactly(products / macs["layers.0.mixer"]),
+                document=AtLeast(document()) if high else None,
+                right=Near(right_of_attention(side, width), 1e-6),
+            )
+    yield from by_our_cost()
+
+
+def by_our_cost() -> Iterator[Case]:
+    """The same from ``vt.cost``, for the whole of ViT-B/16, whose stem and classifier come on top."""
+    whole = cost("vit_base_16", 224)
+    share = exactly(whole.quadratic_macs / whole.macs)
+    yield Case("ViT-B/16, 224 px: share of the whole model, by vt.cost", share, right=Near(right(224, 768), 0.002))
+    crossover = near(right_crossover(768), share=0.02)
+    yield Case("ViT-B/16: tokens at which it is half, by vt.cost", exactly(whole.crossover_tokens), right=crossover)
+
+
+def draw(outcome: Outcome) -> Figure:
+    """The usual figure, and where half of the work is."""
+    assert CLAIM.axes
+    figure = over_an_axis([case for case in outcome.cases if case.at is not None], CLAIM.axes)
+    (axis,) = figure.axes
+    axis.axhline(document(), label="the text: a bottleneck", **DOCUMENT)
+    axis.set_ylim(0, 1)
+    legend(axis)
+    return figure

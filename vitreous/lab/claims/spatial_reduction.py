@@ -1,0 +1,86 @@
+"""Spatial reduction shrinks the map before keys and values are made of it: the other order costs as much as it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.estimate import exactly
+from vitreous.lab.prediction import near
+from vitreous.lab.probe import counted_macs, given_to, seeded
+from vitreous.lab.trial import Trial
+from vitreous.layers.mixer import Place
+from vitreous.layers.reduction import ReducedAttention, Reduction
+
+CLAIM = Claim(
+    title="Spatial-reduction attention",
+    statement="In PVT, keys and values are reduced by a convolution of R × R with stride R, so that every query looks at R² "
+    "times fewer of them.",
+    sources=(Source.FOUNDATIONS,),
+    formula=r"K', V' = \mathrm{Conv}_{R \times R}(K, V)",
+    right="The map is reduced first and projected to keys and values after a norm. Queries do look at R² times fewer keys, "
+    "but one convolution serves both, and the projection too becomes R² times cheaper.",
+    right_formula=r"K', V' = \mathrm{LN}(\mathrm{Conv}_{R \times R}(X)) \, W_{K,V}",
+    meaning="Reduce, then project: half the convolution's parameters, and in a stage with R = 8 half of the products. The "
+    "convolution has R²d² weights: with R = 8 it is by far the largest matrix of the block, so do not pay for it twice.",
+    axes=Axes("reduction ratio R", "MACs of the layer, in units of n d²", log="xy"),
+)
+SIDE, WIDTH = 56, 64  # PVT's first stage at 224 pixels
+TOKENS = SIDE**2
+
+
+def keys(ratio: int) -> float:
+    """How many, in both orders."""
+    return TOKENS / ratio**2
+
+
+def document(ratio: int) -> float:
+    """In units of n d²: four projections of n tokens, two convolutions, attention to fewer keys."""
+    return 4 + 2 + 2 * keys(ratio) / WIDTH
+
+
+def right(ratio: int) -> float:
+    """Two projections of n tokens, one convolution, two projections of fewer tokens, attention to them."""
+    return 2 + 1 + 2 / ratio**2 + 2 * keys(ratio) / WIDTH
+
+
+def document_parameters(ratio: int) -> int:
+    """Of weight matrices: four projections, a convolution for keys and one for values."""
+    return (4 + 2 * ratio**2) * WIDTH**2
+
+
+def right_parameters(ratio: int) -> int:
+    return (4 + ratio**2) * WIDTH**2
+
+
+def build(ratio: int) -> ReducedAttention:
+    with seeded(0):
+        layer = Reduction(ratios=(ratio,)).build(Place(dim=WIDTH, num_heads=1, grid=(SIDE, SIDE)))
+    assert isinstance(layer, ReducedAttention)
+    return layer
+
+
+@torch.no_grad()
+def cases(trial: Trial) -> Iterator[Case]:
+    x = torch.zeros(1, TOKENS, WIDTH)
+    for ratio in trial.choose(quick=(4, 8), full=(2, 4, 8)):
+        layer = build(ratio)
+        macs = counted_macs(lambda layer=layer: layer(x, (SIDE, SIDE))) / (TOKENS * WIDTH**2)
+        yield Case(
+            f"R = {ratio}: MACs / (n d²)",
+            exactly(macs),
+            document=near(document(ratio), share=0.02),
+            right=near(right(ratio), share=0.02),
+            at=ratio,
+        )
+        (_, k, _), _ = given_to(layer.attention.attend, lambda layer=layer: layer(x, (SIDE, SIDE)))
+        count = near(keys(ratio), share=1e-6)
+        yield Case(f"R = {ratio}: keys that a query looks at", exactly(k.shape[-2]), document=count, right=count)
+        yield Case(
+            f"R = {ratio}: parameters of the matrices",
+            exactly(sum(parameter.numel() for parameter in layer.parameters() if parameter.ndim > 1)),
+            document=near(document_parameters(ratio), share=0.02),
+            right=near(right_parameters(ratio), share=0.02),
+        )
