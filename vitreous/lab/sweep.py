@@ -29,6 +29,7 @@ from vitreous.data.augment import Augment
 from vitreous.data.base import Arrays, Dataset, one_hot
 from vitreous.data.shapes import Shapes
 from vitreous.data.sources import open_data
+from vitreous.lab.halves import two_halves
 from vitreous.lab.trial import Trial
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.position import Grid
@@ -110,6 +111,21 @@ def patch(factor: float) -> Alter:
 def pictures(number: int) -> Alter:
     """Only so many training pictures, another choice of them for every seed."""
     return lambda recipe: replace(recipe, data=replace(recipe.data, limit=number))
+
+
+def of_halves(recipe: Recipe) -> Recipe:
+    """Small colour pictures that are not augmented, for a model that looks at all of them."""
+    quick = recipe.data.source == "digits"
+    size, steps = (16, 150) if quick else (32, 800)
+    plain = replace(recipe, model=recipe.model.override(image_size=size, num_channels=3))
+    return replace(training(steps=steps)(plain), augment=Augment(crop="none", flip_rate=0.0))
+
+
+def local(recipe: Recipe) -> Recipe:
+    """A network of convolutions whose units see less than the whole picture: 9 pixels quickly, 23 in full."""
+    size, channels = recipe.model.image_size, recipe.model.num_channels
+    stages = 1 if size[0] == 16 else 2
+    return replace(recipe, model=ConvNetConfig(image_size=size, num_channels=channels, num_stages=stages, dim=64))
 
 
 def both(first: Alter, second: Alter) -> Alter:

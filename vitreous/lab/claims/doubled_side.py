@@ -23,7 +23,7 @@ CLAIM = Claim(
     right="Twice the side means four times the tokens and sixteen times the part that grows with their square. Four is "
     "right for twice the number of pixels.",
     right_formula=r"(H, W) \rightarrow (2H, 2W): \quad 4 \times \; \mathrm{tokens}, \; 16 \times \; \mathrm{pairs}",
-    meaning="Before raising the resolution, ask what grows: a whole ViT-B/16 takes a little over four times the work "
+    meaning="Before raising the resolution, ask what grows: a whole ViT-B/16 takes four and a half times the work "
     "at 448 pixels, because most of it is linear in the tokens; explicit attention matrices take sixteen times the "
     "memory, and from then on the square rules.",
 )

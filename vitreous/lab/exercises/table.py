@@ -63,9 +63,9 @@ EXERCISES = (
     ),
     Exercise(
         4, "positions", ("pooling_and_positions", "relative_bias"),
-        "Waves: positions[:, None] / temperature ** (torch.arange(0, half, 2) / half) are the angles; torch.stack their "
-        "sines and cosines along a new last axis and flatten it. Resampling: split the prefix off first, and put the "
-        "channels where interpolate wants them, (1, d, rows, columns).",
+        "Waves: places[:, None] / 10_000 ** (torch.arange(0, h, 2) / h) are the angles; torch.stack their sines and "
+        "cosines along a new last axis and flatten it. Resampling: split the prefix off first, and put the channels "
+        "where interpolate wants them, (1, d, rows, columns).",
     ),
     Exercise(
         5, "heads", ("attention_rank", "heads_specialise", "head_importance", "batch_first"),

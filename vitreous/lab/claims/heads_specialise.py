@@ -1,0 +1,132 @@
+"""Heads of one layer see different things, and the patches that the class token looks at decide the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.explain import measures
+from vitreous.explain.attribution import METHODS
+from vitreous.explain.faithfulness import score
+from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.estimate import Estimate, bootstrap, exactly
+from vitreous.lab.prediction import AtLeast, AtMost, Near
+from vitreous.lab.real import deit_tiny, pictures, traces
+from vitreous.lab.trial import Trial
+from vitreous.layers.attention import Attend
+from vitreous.models import create_model
+from vitreous.models.vit import ViT
+
+CLAIM = Claim(
+    title="Heads specialise, and the class token finds what matters",
+    statement="Each head of a layer learns a kind of relationship of its own. The class token attends to the patches "
+    "that are most discriminative for the classification.",
+    sources=(Source.DEEP_DIVE, Source.PIXELS),
+    formula="",
+    right="In early and middle blocks of a trained DeiT-Tiny heads do differ, and a head looks the same way in every "
+    "picture. In the last blocks they are nearly alike. Hiding the patches that the class token looks at costs the "
+    "answer more than hiding others.",
+    right_formula="",
+    meaning="Heads of the last blocks are the first to prune or share. The class token's map is a fair first answer to "
+    "where a model looks; compare it with random patches on your own pictures before you rely on it.",
+)
+ALIKE = 0.5  # cosine above which two heads do the same rather than something of their own
+
+
+def right(shared: int, each: int) -> float:
+    """The cosine of two heads that spread their looks evenly over ``each`` tokens, of which they share some."""
+    return shared / each
+
+
+def heads_on(n: int, first: int, each: int) -> Tensor:
+    """A head whose queries all look at ``each`` tokens from ``first`` on."""
+    place = torch.arange(n)
+    seen = ((place >= first) & (place < first + each)).expand(n, n)
+    nothing = torch.zeros(1, 1, n, 1)
+    return Attend().weights(nothing, nothing, mask=seen)
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    for shared in (0, 4, 8):
+        pair = [heads_on(32, 0, 8), heads_on(32, 8 - shared, 8)]
+        yield Case(
+            f"two made-up heads that share {shared} of the 8 tokens they look at: cosine",
+            exactly(float(measures.head_similarity(pair)[0, 0, 1])),
+            right=Near(right(shared, 8), 1e-5),
+        )
+    if trial.has("weights"):
+        images, _ = pictures(trial, trial.choose(4, 24))
+        model = deit_tiny(trial)
+        yield from about_heads(model, images)
+        yield from about_the_class_token(model, trial)
+
+
+def about_heads(model: ViT, images: Tensor) -> Iterator[Case]:
+    trained, fresh = by_layer(model, images), by_layer(untrained(), images[:2])
+    yield Case("untrained model: cosine of two heads of a layer", mean(fresh.mean(dim=1)), right=AtLeast(0.9))
+    for name, layers in (("first", slice(0, 4)), ("middle", slice(4, 8)), ("last", slice(8, 12))):
+        found = mean(trained[:, layers].mean(dim=1))
+        yield Case(f"DeiT-Tiny, {name} four blocks: the same", found, document=AtMost(ALIKE))
+    yield Case(
+        "DeiT-Tiny: a head in two pictures more alike than two heads in one, cosine",
+        steadiness(model, images),
+        document=AtLeast(0.0),
+    )
+
+
+def untrained() -> ViT:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = create_model("deit_tiny_16").eval()
+    assert isinstance(model, ViT)
+    return model
+
+
+def mean(values: Tensor) -> Estimate:
+    return bootstrap(values.double().numpy(), np.mean)
+
+
+def by_layer(model: ViT, images: Tensor) -> Tensor:
+    """(pictures, layers): the mean cosine of two heads of a layer."""
+    found = []
+    for trace in traces(model, images):
+        layers = [others(measures.head_similarity([whole])) for whole in trace.whole().values()]
+        found.append(torch.stack(layers, dim=1))
+    return torch.cat(found)
+
+
+def others(similarity: Tensor) -> Tensor:
+    """The mean over all pairs of two different heads."""
+    number = similarity.shape[-1]
+    return (similarity.sum(dim=(1, 2)) - number) / (number * (number - 1))
+
+
+def steadiness(model: ViT, images: Tensor) -> Estimate:
+    """Cosine of one head in neighbouring pictures, less that of two heads in one picture; the interval is over heads."""
+    rows = []
+    for trace in traces(model, images, size=2):
+        for whole in trace.whole().values():
+            both = measures.head_similarity([whole[:1], whole[1:]])[0]
+            heads = whole.shape[1]
+            same, across = both[:heads, heads:].diagonal(), (both[:heads, :heads].sum(1) - 1) / (heads - 1)
+            rows.append(same - across)
+    return mean(torch.stack(rows).unflatten(0, (-1, len(model.blocks()))).mean(dim=0).flatten())
+
+
+def about_the_class_token(model: ViT, trial: Trial) -> Iterator[Case]:
+    """How fast the answer's probability falls while patches are hidden, against patches chosen at random."""
+    images, _ = pictures(trial, trial.choose(4, 64), seed=1)
+    with torch.no_grad():
+        answers = model(images).argmax(dim=1)
+    methods = {"class attention": METHODS["class attention"]}
+    table = score(model, images, answers, methods=methods, steps=trial.choose(4, 10))
+    for measure, sign, name in (("deletion", -1, "lost sooner by hiding"), ("insertion", 1, "found sooner by showing")):
+        gained = sign * (table.values["class attention"][measure] - table.values["random"][measure])
+        yield Case(
+            f"DeiT-Tiny: answer {name} the class token's patches than random ones (area)",
+            bootstrap(gained, np.mean),
+            document=AtLeast(0.0),
+        )

@@ -1,0 +1,161 @@
+"""One accuracy for each size of ViT: they come from different data, resolutions and recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitreous.data.loader import EvaluationLoader
+from vitreous.data.sources import open_data
+from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.estimate import bootstrap, exactly
+from vitreous.lab.prediction import AtLeast, AtMost, Near
+from vitreous.lab.real import deit_tiny
+from vitreous.lab.trial import Trial
+from vitreous.spec import Preprocess
+from vitreous.weights import accuracy
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from vitreous.lab.outcome import Outcome
+
+CLAIM = Claim(
+    title="Accuracies quoted for ViT",
+    statement="On ImageNet, ViT-B/16 reaches 77.9 % after training on JFT-300M, ViT-L/16 85.2 %, ViT-H/14 88.5 %, and "
+    "ViT-G/14 90.1 % with JFT-3B. Another text gives about 72, 80, 85, 88 and 89 % for the sizes Ti, S, B, L and H.",
+    sources=(Source.PIXELS, Source.DEEP_DIVE, Source.MODERN),
+    formula="",
+    right="77.9 is ViT-B/16 from ImageNet-1k alone, 85.2 is ViT-L/16 from ImageNet-21k; with JFT-300M they reach 84.2 "
+    "and 87.1. The other text's first two numbers are DeiT's, the rest are of other data. None of these models can be "
+    "trained here: the published numbers stand in for a measurement, and one model is measured at several resolutions.",
+    right_formula="",
+    meaning="An accuracy without its data, resolution and recipe says little: one architecture spans seven points. "
+    "Compare models only within one source that measured them alike, and test at the resolution you will use.",
+)
+
+#: Dosovitskiy et al. 2020 (arXiv 2010.11929): table 5, fine-tuned at 384 pixels; ViT-H from table 2, at 518.
+#: ViT-G: Zhai et al. 2021 (arXiv 2106.04560).
+PAPERS = {
+    ("ViT-B/16", "ImageNet-1k"): 77.91,
+    ("ViT-B/16", "ImageNet-21k"): 83.97,
+    ("ViT-B/16", "JFT-300M"): 84.15,
+    ("ViT-L/16", "ImageNet-21k"): 85.15,
+    ("ViT-L/16", "JFT-300M"): 87.12,
+    ("ViT-H/14", "JFT-300M"): 88.55,
+    ("ViT-G/14", "JFT-3B"): 90.45,
+}
+
+
+class Row(NamedTuple):
+    """A number of a text about a model of the library, and where it may come from."""
+
+    size: str
+    quoted: float
+    model: str
+    data: accuracy.Data
+    pixels: int
+
+
+ROUGHLY = (
+    Row("ViT-Ti", 72, "deit_tiny_16", "in1k", 224),
+    Row("ViT-S", 80, "deit_small_16", "in1k", 224),
+    Row("ViT-B", 85, "deit_base_16", "in1k", 224),
+    Row("ViT-B", 85, "vit_base_16", "in21k", 224),
+    Row("ViT-L", 88, "vit_large_16", "in21k", 384),
+)
+
+
+def document(model: str) -> float:
+    """Where the texts name the data, it is JFT."""
+    return {"ViT-B/16": 77.9, "ViT-L/16": 85.2, "ViT-H/14": 88.5, "ViT-G/14": 90.1}[model]
+
+
+def right(quoted: float) -> tuple[str, str]:
+    """The model and the data that a quoted number belongs to: the nearest published one."""
+    return min(PAPERS, key=lambda of: abs(PAPERS[of] - quoted))
+
+
+def published(model: str, data: str, pixels: int) -> float:
+    rows = accuracy.PUBLISHED_ACCURACY
+    return max((r.top1 for r in rows if (r.model, r.data, r.pixels) == (model, data, pixels)), default=0.0)
+
+
+def spread(*models: str) -> float:
+    """Points between the best and the worst published accuracy of one architecture."""
+    numbers = [row.top1 for row in accuracy.PUBLISHED_ACCURACY if row.model in models]
+    return max(numbers) - min(numbers)
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    for (model, data), top1 in PAPERS.items():
+        said = Near(document(model), 0.5) if data.startswith("JFT") else None
+        found = Near(document(model), 0.5) if right(document(model)) == (model, data) else None
+        if said or found:
+            yield Case(f"{model} from {data}", exactly(top1), said, found)
+    for row in ROUGHLY:
+        label = f"{row.size} ({row.model}) from {row.data} at {row.pixels} pixels"
+        top1 = published(row.model, row.data, row.pixels)
+        yield Case(label, exactly(top1), Near(row.quoted, 1.0), AtLeast(70))
+    points = exactly(spread("vit_base_16", "deit_base_16"))
+    yield Case("one architecture, ViT-B/16: best minus worst, points", points, AtMost(1), AtLeast(5))
+    if trial.has("weights", "photos"):
+        yield from by_resolution(trial)
+
+
+def by_resolution(trial: Trial) -> Iterator[Case]:
+    """DeiT-Tiny on the same photos at its own resolution and at others."""
+    photos = open_data(trial.photos, valid_share=0.0).train
+    chosen = photos.order(0, 0)[: trial.choose(quick=150, full=1000)]
+    sizes = trial.choose(quick=(224, 112), full=(224, 112, 160, 320))
+    logits, folders = {}, np.empty(0)
+    for size in sizes:
+        logits[size], folders = answers(trial, size, chosen)
+    classes = classes_in_order(sum(logits.values()), folders)
+    hits = {size: 100.0 * (answer.argmax(1) == classes) for size, answer in logits.items()}
+    yield Case("DeiT-Tiny on photos at 224 pixels", bootstrap(hits[224], np.mean), right=Near(72, 15))
+    for size in sizes[1:]:
+        lost = bootstrap(hits[224] - hits[size], np.mean)
+        yield Case(f"DeiT-Tiny: points lost at {size} pixels", lost, AtMost(1), AtLeast(5) if size == 112 else None)
+
+
+def answers(trial: Trial, size: int, chosen: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """(logits, number of the folder) of every photo."""
+    model, photos = deit_tiny(trial), open_data(trial.photos, valid_share=0.0).train
+    rows = []
+    with torch.inference_mode():
+        for _, batch in EvaluationLoader(photos, replace(Preprocess(), image_size=(size, size))).part(chosen):
+            rows.append((model(batch.images).log_softmax(1).numpy(), batch.targets.argmax(1).numpy()))
+    logits, folders = (np.concatenate(column) for column in zip(*rows, strict=True))
+    return logits, folders
+
+
+def classes_in_order(logits: NDArray[np.float32], folders: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Every photo's class, for folders named by WordNet ids: ImageNet numbers its classes in their order.
+
+    Of all increasing sequences of classes, the one that the logits of all photos like best.
+    """
+    names, home = np.unique(folders, return_inverse=True)
+    scores = np.zeros((len(names), logits.shape[1]))
+    np.add.at(scores, home, logits)
+    totals = [scores[0]]
+    for row in scores[1:]:
+        before = np.maximum.accumulate(totals[-1])
+        totals.append(row + np.concatenate([[-np.inf], before[:-1]]))
+    last, found = logits.shape[1], []
+    for total in reversed(totals):
+        last = int(total[:last].argmax())
+        found.append(last)
+    return np.array(found[::-1])[home]
+
+
+def draw(outcome: Outcome) -> Figure:
+    """Accuracies only: differences have another scale."""
+    from vitreous.lab.figures import in_rows
+
+    return in_rows([case for case in outcome.cases if "points" not in case.label])
