@@ -79,11 +79,12 @@ WRONG = [
     (3, ".item()", "", None),
     (4, "[waves(rows, dim // 2), waves(columns, dim // 2)]", "[waves(columns, dim // 2), waves(rows, dim // 2)]",
      "the first half of the channels must follow the row"),
-    (4, "torch.arange(0, half, 2) / half", "torch.arange(0, half, 2) / (2 * half)", "not to h = dim/2"),
-    (4, "torch.arange(0, half, 2) / half", "torch.arange(0, half // 2) / half", "i/h instead of 2i/h"),
+    (4, "torch.arange(0, half, 2) / half", "torch.arange(0, half, 2) / (2 * half)", "instead of 2i/h"),
+    (4, "torch.arange(0, half, 2) / half", "torch.arange(0, half // 2) / half", "instead of 2i/h"),
     (4, "dim=-1).flatten(1)", "dim=-2).flatten(1)", "all sines come first"),
     (4, "[angles.sin(), angles.cos()]", "[angles.cos(), angles.sin()]", "cosines come before sines"),
-    (4, "table[:num_prefix], table[num_prefix:]", "table[:1], table[1:]", "line 21"),
+    (4, "table[:num_prefix], table[num_prefix:]", "table[:1], table[1:]",
+     "called as resample(tensor (6, 4), (2, 3), (4, 6), 0)"),
     (4, "torch.cat([prefix, picture[0].flatten(1).T])", "picture[0].flatten(1).T", "the class row is gone"),
     (4, "cells.T.reshape(1, -1, *old_grid)", "cells.reshape(1, -1, *old_grid)", "channels got mixed"),
     (4, ", antialias=True", "", "antialias=True is missing"),
@@ -95,9 +96,9 @@ WRONG = [
     (5, "(b, n, 3, num_heads, k).permute(2, 0, 3, 1, 4)", "(b, n, num_heads, 3, k).permute(3, 0, 2, 1, 4)",
      "split into heads first"),
     (5, "(b, n, 3, num_heads, k).permute(2, 0, 3, 1, 4)", "(b, n, 3, k, num_heads).permute(2, 0, 4, 1, 3)",
-     "heads alternate|every h-th channel|numbers differ"),
+     "every h-th channel"),
     (5, "queries, keys, values =", "keys, queries, values =", "queries and keys are swapped"),
-    (5, "permute(2, 0, 3, 1, 4)", "permute(2, 1, 3, 0, 4)", "line 8"),
+    (5, "permute(2, 0, 3, 1, 4)", "permute(2, 1, 3, 0, 4)", "the attention runs across pictures"),
     (5, "k = d // num_heads", "num_heads, k = 1, d", "num_heads is not used"),
     (6, "x = x + attention(norm1(x))\n    return x + mlp(norm2(x))",
      "x = norm1(x + attention(x))\n    return norm2(x + mlp(x))", "5.5 is Post-LN"),
@@ -160,7 +161,7 @@ def test_a_wrong_answer_is_told_what_is_wrong(number, right, wrong, words, tmp_p
     if words is None:
         assert found == ""
     else:
-        assert any(word in found for word in words.split("|")), found
+        assert words in found
 
 
 def without_training(exercise):
@@ -172,6 +173,7 @@ def test_every_exercise_has_enough_wrong_answers():
     assert min(counts) >= 3
 
 
+@pytest.mark.slow
 def test_a_vit_without_positions_does_not_learn(tmp_path):
     source = solution(EXERCISES[9]).replace("        x = x + self.positions\n", "")
     assert "guessing gives 25 %" in failures(judged(EXERCISES[9], source, tmp_path))
@@ -226,7 +228,7 @@ def test_handing_out_never_overwrites(tmp_path):
 
 
 def test_checks_run_in_a_python_of_their_own(tmp_path, capfd):
-    """One start of Python for a good answer that prints, a loop without end, and an end without a word."""
+    """… and may print, which is a learner's first way to find a mistake."""
     path = hand_out(6, tmp_path)
     path.write_text("print('my own words')\n" + solution(EXERCISES[5]))
     assert {result.state for result in check(6, path)} == {State.PASSED}

@@ -1,11 +1,15 @@
-"""Attention matrices to look at: the weights of fused attention, which never shows them."""
+"""Attention matrices to look at: random, made by hand and trained."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vitreous.lab.real import deit_tiny, pictures, traces
+from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 
 
@@ -35,3 +39,10 @@ def preferring(favourites: Int[Tensor, " n"], strength: float) -> Float[Tensor, 
     """Attention in which query i prefers key ``favourites[i]`` by a logit of ``strength``; without strength, no key."""
     keys = torch.eye(len(favourites), dtype=torch.float64)
     return attention_matrix(strength * keys[favourites], keys, scaled=False)
+
+
+def trained_heads(trial: Trial, count: int) -> Iterator[Float[Tensor, "h n n"]]:
+    """All heads of DeiT-Tiny, layer after layer, for each of some pictures; in double precision."""
+    images, _ = pictures(trial, count)
+    for trace in traces(deit_tiny(trial).double(), images.double(), size=1):
+        yield torch.cat([attention.weights[0] for attention in trace.values()])

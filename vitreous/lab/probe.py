@@ -1,53 +1,46 @@
-"""Looking into a layer from outside: with a seed of its own, by what it multiplies, by what it depends on."""
+"""Linear probes: what can be read off features by a straight line, found in closed form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import torch
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from jaxtyping import Float, Int
+from torch import Tensor
+
+#: How much the weights are held back, as shares of the features' mean variance; the best is chosen.
+HELD_BACK = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Chance that starts from ``seed`` inside, and goes on afterwards as if nothing had been drawn."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
+def ridge(x: Float[Tensor, "n f"], y: Float[Tensor, "n k"], new: Float[Tensor, "m f"]) -> Float[Tensor, "m k"]:
+    """What ridge regression from x to y says of new features: ŷ = ȳ + x (xᵀx + λI)⁻¹ xᵀ (y − ȳ), x standardised.
+
+    λ is the one that predicts each row best from all the others, which needs no further fit: the error of a row left
+    out is its residual / (1 − h), with h its own share in its prediction.
+    """
+    centre, spread = x.mean(dim=0), x.std(dim=0).clamp_min(1e-6)
+    x, new = (x - centre) / spread, (new - centre) / spread
+    u, s, vt = torch.linalg.svd(x, full_matrices=False)
+    middle = y.mean(dim=0)
+    projected = u.T @ (y - middle)
+
+    def shrink(share: float) -> Tensor:
+        return s.square() / (s.square() + share * len(x))
+
+    def left_out_error(share: float) -> float:
+        own = (u.square() * shrink(share)).sum(dim=1) + 1 / len(x)
+        residual = y - middle - u @ (shrink(share)[:, None] * projected)
+        return float((residual / (1 - own)[:, None].clamp_min(1e-6)).square().sum())
+
+    best = min(HELD_BACK, key=left_out_error)
+    return middle + new @ vt.T @ ((shrink(best) / s.clamp_min(1e-12))[:, None] * projected)
 
 
-@torch.no_grad()
-def counted_macs(call: Callable[[], object]) -> int:
-    """Multiply-accumulates of all products that are carried out while ``call`` runs."""
-    with FlopCounterMode(display=False) as counter:
-        call()
-    return counter.get_total_flops() // 2
+def explained(x: Float[Tensor, "n f"], y: Float[Tensor, "n k"], learn: int) -> float:
+    """R² of a property on the rows after the first ``learn``, from which it was learnt; the mean over its columns."""
+    error = (ridge(x[:learn], y[:learn], x[learn:]) - y[learn:]).square().sum(dim=0)
+    return float((1 - error / (y[learn:] - y[learn:].mean(dim=0)).square().sum(dim=0)).mean())
 
 
-def seen_by(function: Callable[[Tensor], Tensor], tokens: Tensor, cells: list[int]) -> Tensor:
-    """(asked cells, n): whether a cell's output depends on each token, by its gradient. ``tokens`` are (n, d)."""
-    x = tokens.expand(len(cells), -1, -1).clone().requires_grad_()
-    out = function(x)
-    weights = torch.linspace(1.0, 2.0, out.shape[-1], dtype=out.dtype)  # a plain sum is constant after a norm
-    (gradient,) = torch.autograd.grad((out[torch.arange(len(cells)), cells] * weights).sum(), x)
-    return (gradient != 0).any(-1)
-
-
-def relative_change(before: Tensor, after: Tensor) -> float:
-    """‖after − before‖ / ‖before‖"""
-    return float((after - before).norm() / before.norm())
-
-
-def given_to(part: nn.Module, call: Callable[[], object]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-    """What a part of a model is handed while ``call`` runs, the last time: in order, and by name."""
-    heard: list[Any] = []
-    hook = part.register_forward_pre_hook(lambda _, given, options: heard.append((given, options)), with_kwargs=True)
-    try:
-        call()
-    finally:
-        hook.remove()
-    given, options = heard[-1]
-    return given, options
+def accuracy(x: Float[Tensor, "n f"], labels: Int[Tensor, " n"], learn: int) -> float:
+    """The share of the rows after the first ``learn`` whose class is read right."""
+    targets = torch.nn.functional.one_hot(labels).to(x.dtype)
+    return float((ridge(x[:learn], targets[:learn], x[learn:]).argmax(dim=1) == labels[learn:]).double().mean())

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.data.base import Dataset
+from vitreous.data.base import Dataset, Indices
 from vitreous.data.loader import EvaluationLoader
 from vitreous.data.scenes import ShapesData
 from vitreous.data.shapes import Shapes
@@ -34,7 +34,9 @@ def deit_tiny(trial: Trial) -> ViT:
         model = create_model("deit_tiny_16")
         load_weights(model, trial.weights)
     if not isinstance(model, ViT):
-        raise ValueError(f"--weights should hold DeiT-Tiny, {trial.weights} holds {type(model).__name__}; give its file")
+        raise ValueError(
+            f"--weights should hold DeiT-Tiny, {trial.weights} holds {type(model).__name__}; give its file"
+        )
     return model.eval()
 
 
@@ -45,12 +47,17 @@ def pictures(trial: Trial, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
         return prepared(photos, photos.order(seed, 0)[:count])
     if DRAWN not in trial.left_out:
         trial.left_out.append(DRAWN)
-    return prepared(ShapesData(Shapes(count, 224, seed=seed)), np.arange(count))
+    return drawn(count, seed)
 
 
-def prepared(data: Dataset, chosen: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Some pictures of a dataset at 224 pixels a side, and their classes; unreadable ones are left out."""
-    batches = [batch for _, batch in EvaluationLoader(data, Preprocess()).part(chosen)]
+def drawn(count: int, seed: int, *, size: int = 224) -> tuple[Tensor, Tensor]:
+    """Scenes of the library's own dataset; their class is the kind of the largest shape."""
+    return prepared(ShapesData(Shapes(count, size, seed=seed)), np.arange(count), size=size)
+
+
+def prepared(data: Dataset, chosen: Indices, *, size: int = 224) -> tuple[Tensor, Tensor]:
+    """Some pictures of a dataset, so many pixels a side, and their classes; unreadable ones are left out."""
+    batches = [batch for _, batch in EvaluationLoader(data, Preprocess((size, size))).part(chosen)]
     return torch.cat([batch.images for batch in batches]), torch.cat([batch.targets for batch in batches]).argmax(1)
 
 

@@ -190,6 +190,8 @@ RUNS: dict[str, Run] = {
     "relu": Run(change=with_relu, quick_seeds=0),
     "bare_some": Run(both(bare, SOME), quick_seeds=0),
     "heavy_some": Run(both(heavy, SOME), quick_seeds=0),
+    "halves_vit": Run(of_halves, seeds=3, quick_seeds=2, data=two_halves),
+    "halves_cnn": Run(both(of_halves, local), seeds=3, quick_seeds=2, data=two_halves),
 }
 
 

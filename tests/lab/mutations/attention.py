@@ -21,8 +21,12 @@ def softmax_over_queries(original):
     return lambda self, q, k, v, **options: self.logits(q, k).softmax(dim=-2) @ v
 
 
-def no_softmax(original):
-    return lambda self, q, k, v, **options: self.logits(q, k) @ v
+def linear(original):
+    def forward(self, q, k, v, **options):
+        weights = (1 + F.elu(q * self.scale(q))) @ (1 + F.elu(k)).transpose(-2, -1)
+        return weights / weights.sum(dim=-1, keepdim=True) @ v
+
+    return forward
 
 
 def only_the_first_product(module, args, output):
@@ -83,7 +87,12 @@ MUTATIONS = [
         "vitreous.layers.attention:Attend.forward",
         softmax_over_queries,
     ),
-    Mutation("attention_rank", "the softmax is forgotten", "vitreous.layers.attention:Attend.forward", no_softmax),
+    Mutation(
+        "attention_rank",
+        "linear attention stands in for the softmax",
+        "vitreous.layers.attention:Attend.forward",
+        linear,
+    ),
     Mutation(
         "attention_macs",
         "the cost of attention leaves out the product with the values",

@@ -107,5 +107,5 @@ def real_cases(trial: Trial) -> Iterator[Case]:
             f"DeiT-Tiny, {'first' if block == 'blocks.0' else 'last'} block",
             bootstrap(np.array(rows)[:, 0], lambda drawn: float(drawn.mean())),
             document=near(summed, share=0.05),
-            right=near(averaged, share=0.5),
+            right=near(averaged, share=0.25),
         )

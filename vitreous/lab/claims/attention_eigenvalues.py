@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from vitreous.explain.measure_figures import side_by_side
-from vitreous.explain.report_figures import BLUE, INK, ORANGE, plain
-from vitreous.lab.attention_matrix import attention_matrix, preferring, random_heads
+from vitreous.explain.report_figures import BLUE, plain
+from vitreous.lab.attention_matrix import attention_matrix, preferring, random_heads, trained_heads
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly
-from vitreous.lab.figures import legend
+from vitreous.lab.figures import DOCUMENT, legend
 from vitreous.lab.prediction import AtLeast, AtMost, Near
-from vitreous.lab.real import deit_tiny, pictures, traces
 from vitreous.lab.trial import Trial
 
 if TYPE_CHECKING:
@@ -26,16 +25,16 @@ if TYPE_CHECKING:
 
 CLAIM = Claim(
     title="The eigenvalues of attention",
-    statement="The entries of an attention matrix are never negative and each row adds up to 1. Its eigenvalues, in falling "
-    "order from λ₁ = 1, show how concentrated attention is.",
+    statement="The entries of an attention matrix are never negative and each row adds up to 1. Its eigenvalues, in "
+    "falling order from λ₁ = 1, show how concentrated attention is.",
     sources=(Source.FOUNDATIONS,),
     formula=r"\sum_j A_{ij} = 1, \quad A_{ij} \geq 0, \quad 1 = \lambda_1 \geq \lambda_2 \geq \dots \geq \lambda_n",
-    right="Rows, signs and λ₁ are right. But the matrix is not symmetric: most eigenvalues are complex, and only their "
-    "moduli have an order. They need not show concentration either: when all queries look at one and the same key, the "
-    "eigenvalues are those of looking at all keys evenly.",
+    right="Rows, signs and λ₁ are right. But the matrix is not symmetric: most eigenvalues are complex, and only "
+    "their moduli have an order. They need not show concentration either: when all queries look at one and the same "
+    "key, the eigenvalues are those of looking at all keys evenly.",
     right_formula=r"1 = \lambda_1 \geq |\lambda_2| \geq \dots \geq |\lambda_n|",
-    meaning="Sort by modulus, and never hand attention to a routine for symmetric matrices. For how concentrated a head is "
-    "take the entropy of its rows.",
+    meaning="Sort by modulus, and never hand attention to a routine for symmetric matrices. For how concentrated a "
+    "head is take the entropy of its rows.",
 )
 TOKENS, WIDTH, STRENGTH = 64, 32, 12.0
 
@@ -74,20 +73,13 @@ def cases(trial: Trial) -> Iterator[Case]:
         yield Case(label, exactly(gap(favourites)), document=AtLeast(document_gap()), right=Near(expected, 1e-6))
     keep_plane(trial, "random", random_attention(0)[0])
     if trial.has("weights"):
-        trained = trained_heads(trial)
+        trained = next(trained_heads(trial, 1))[:: trial.choose(4, 1)]
         yield from matrices(trained, "DeiT-Tiny")
         keep_plane(trial, "DeiT-Tiny", trained[len(trained) // 2])
 
 
 def random_attention(seed: int) -> Tensor:
     return attention_matrix(*random_heads(2, TOKENS, WIDTH, seed))
-
-
-def trained_heads(trial: Trial) -> Tensor:
-    """All heads of some or all layers on one picture, in double precision."""
-    images, _ = pictures(trial, 1)
-    (trace,) = traces(deit_tiny(trial).double(), images.double())
-    return torch.cat([attention.weights[0] for attention in list(trace.values())[:: trial.choose(4, 1)]])
 
 
 def matrices(a: Tensor, whose: str) -> Iterator[Case]:
@@ -111,17 +103,13 @@ def keep_plane(trial: Trial, name: str, a: Tensor) -> None:
 
 def draw(outcome: Outcome) -> Figure:
     """Eigenvalues of a random and a trained head on the complex plane: the text puts them on the line."""
-    import numpy as np
-
-    figure, (axis,) = side_by_side(1, width=5.0, height=3.6)
-    angle = np.linspace(0, 2 * np.pi, 200)
-    axis.plot(np.cos(angle), np.sin(angle), color=INK, linewidth=0.6)
-    axis.axhline(0, color=ORANGE, linestyle=(0, (4, 2)), linewidth=1.2, label="the text: real numbers")
+    figure, (axis,) = side_by_side(1, width=6.8, height=3.3)
+    axis.axhline(0, label="the text: real numbers", **DOCUMENT)
     for name, colour, marker in (("random", BLUE, "o"), ("DeiT-Tiny", "#009e73", "^")):
         if f"{name}, real" in outcome.series:
             real, imaginary = (outcome.series[f"{name}, {part}"] for part in ("real", "imaginary"))
             axis.scatter(real, imaginary, s=13, color=colour, marker=marker, alpha=0.7, label=f"one head, {name}")
-    axis.set(xlabel="real part of λ", ylabel="imaginary part of λ", xlim=(-0.6, 1.1), ylim=(-0.6, 0.6))
+    axis.set(xlabel="real part of λ", ylabel="imaginary part of λ")
     plain(axis)
     legend(axis)
     return figure

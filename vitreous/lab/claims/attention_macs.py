@@ -14,15 +14,15 @@ from vitreous.lab.trial import Trial
 
 CLAIM = Claim(
     title="The MACs of attention",
-    statement="Multi-head self-attention over L = HW/p² tokens of width D takes 4LD² multiply-accumulates for its four "
-    "projections and 2L²D for its two products.",
+    statement="Multi-head self-attention over L = HW/p² tokens of width D takes 4LD² multiply-accumulates for its "
+    "four projections and 2L²D for its two products.",
     sources=(Source.PRINCIPLES,),
     formula=r"4 L D^2 + 2 L^2 D, \quad L = H W / p^2",
-    right="Exact to the last operation if every token counts, class token and registers too. The whole block, with an MLP "
-    "four times as wide, takes three times the projections.",
+    right="Exact to the last operation if every token counts, class token and registers too. The whole block, with an "
+    "MLP four times as wide, takes three times the projections.",
     right_formula=r"4 N D^2 + 2 N^2 D, \quad \mathrm{block:} \; 12 N D^2 + 2 N^2 D, \quad N = L + \mathrm{prefix}",
-    meaning="Good enough for any budget at 224 pixels. On small pictures the other tokens weigh: five of them beside 16 "
-    "patches add a third. And do not take it for the cost of a block: the MLP has two thirds of the projections.",
+    meaning="Good enough for any budget at 224 pixels. On small pictures the other tokens weigh: five of them beside "
+    "16 patches add a third. And do not take it for the cost of a block: the MLP has two thirds of the projections.",
     axes=Axes("patches L", "MACs counted / the text's formula", log="x"),
 )
 MODEL, WIDTH, PATCH = "vit_small_16", 384, 16

@@ -13,12 +13,11 @@ from torch import Tensor
 from vitreous.explain.measure_figures import LINES, side_by_side
 from vitreous.explain.measures import effective_rank, entropy, rank
 from vitreous.explain.report_figures import INK, plain
-from vitreous.lab.attention_matrix import attention_matrix, preferring, random_heads
+from vitreous.lab.attention_matrix import attention_matrix, preferring, random_heads, trained_heads
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly
 from vitreous.lab.figures import DOCUMENT, RIGHT, dots, legend
 from vitreous.lab.prediction import AtLeast, AtMost, Near
-from vitreous.lab.real import deit_tiny, pictures, traces
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 
@@ -29,16 +28,16 @@ if TYPE_CHECKING:
 
 CLAIM = Claim(
     title="The rank of attention",
-    statement="An attention matrix of n tokens has at most rank d, the width of its head. Its rank is low, which shows that "
-    "attention focuses on a few positions.",
+    statement="An attention matrix of n tokens has at most rank d, the width of its head. Its rank is low, which "
+    "shows that attention focuses on a few positions.",
     sources=(Source.FOUNDATIONS,),
     formula=r"\mathrm{rank}(A) \leq \min(n, d)",
-    right="The bound holds for QKᵀ, before the softmax; after it the rank is n. And heads that focus less tend to have the "
-    "lower effective rank: looking at all keys evenly has rank 1, every query on its own key full rank.",
+    right="The bound holds for QKᵀ, before the softmax; after it the rank is n. And heads that focus less tend to "
+    "have the lower effective rank: looking at all keys evenly has rank 1, every query on its own key full rank.",
     right_formula=r"\mathrm{rank}(Q K^\top) \leq \min(n, d), \quad \mathrm{rank}(\mathrm{softmax}(Q K^\top)) = n",
-    meaning="A narrow head limits what it can prefer, not how many patterns its weights can have. Read focus from entropy; "
-    "take low effective rank as a sign that queries look alike, which makes a head a candidate for pruning or for a "
-    "low-rank approximation.",
+    meaning="A narrow head limits what it can prefer, not how many patterns its weights can have. Read focus from "
+    "entropy; take low effective rank as a sign that queries look alike, which makes a head a candidate for pruning "
+    "or for a low-rank approximation.",
 )
 TOKENS = 64
 TEMPERATURES = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -118,11 +117,8 @@ def extremes() -> Iterator[Case]:
 
 def trained(trial: Trial) -> Iterator[Case]:
     """The same in all heads of DeiT-Tiny: 197 tokens, d = 64."""
-    images, _ = pictures(trial, trial.choose(1, 8))
-    found = []
-    for trace in traces(deit_tiny(trial).double(), images.double(), size=1):
-        a = torch.cat([attention.weights[0] for attention in trace.values()])
-        found.append(torch.stack([*focus(a), rank(a).double()]))
+    heads = trained_heads(trial, trial.choose(1, 8))
+    found = [torch.stack([*focus(a), rank(a).double()]) for a in heads]
     keys, effective, numerical = torch.stack(found).mean(dim=0).numpy()
     measured = bootstrap(numerical, lambda values: float(values.mean()))
     yield Case(
@@ -136,7 +132,7 @@ def trained(trial: Trial) -> Iterator[Case]:
 
 def draw(outcome: Outcome) -> Figure:
     """Left: ranks against the bound. Right: focus against effective rank."""
-    figure, (bound, sense) = side_by_side(2, width=8.4, height=3.3)
+    figure, (bound, sense) = side_by_side(2, width=5.4, height=3.0)
     placed = [case for case in outcome.cases if case.at is not None]
     widths = sorted({case.at for case in placed if case.at is not None})
     bound.plot(widths, [document(TOKENS, int(d)) for d in widths], label="the text: at most d", **DOCUMENT)

@@ -15,15 +15,15 @@ from vitreous.train.schedule import rate
 
 CLAIM = Claim(
     title="The cosine schedule",
-    statement="After a linear warm-up the learning rate follows a cosine over the rest of training: η · cos(π p), p from "
-    "0 to 1. In torch: CosineAnnealingLR with T_max = epochs − warm-up, for 10,000 warm-up steps.",
+    statement="After a linear warm-up the learning rate follows a cosine over the rest of training: η · cos(π p), p "
+    "from 0 to 1. In torch: CosineAnnealingLR with T_max = epochs − warm-up, for 10,000 warm-up steps.",
     sources=(Source.FOUNDATIONS, Source.DEEP_DIVE),
     formula=r"\eta(t) = \eta_{base} \cos(\pi p), \quad p = \frac{t - T_{warmup}}{T_{total} - T_{warmup}}",
-    right="Half a cosine, lifted to stay positive: it falls from η to its end once. All times have one unit, the step: "
-    "300 epochs less 10,000 steps are −9,700 of nothing.",
+    right="Half a cosine, lifted to stay positive: it falls from η to its end once. All times have one unit, the "
+    "step: 300 epochs less 10,000 steps are −9,700 of nothing.",
     right_formula=r"\eta(t) = \eta_{min} + \frac{1}{2} (\eta_{base} - \eta_{min}) (1 + \cos \pi p)",
-    meaning="A negative rate climbs the loss: the second half of training undoes the first. And a decay measured in the "
-    "wrong unit never comes: the rate is still at 99.8 % when training ends. Plot the schedule before a long run.",
+    meaning="A negative rate climbs the loss: the second half of training undoes the first. And a decay measured in "
+    "the wrong unit never comes: the rate is still at 99.8 % when training ends. Plot the schedule before a long run.",
     axes=Axes("share of training", "learning rate, share of the highest"),
 )
 TOTAL, WARMUP = 1000, 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,17 +16,18 @@ from vitreous.lab.trial import Trial
 
 CLAIM = Claim(
     title="What CutMix does to a picture",
-    statement="CutMix makes one picture of two as their weighted mean, pixel by pixel, and gives their labels the same "
-    "weights λ and 1 − λ, drawn at random.",
+    statement="CutMix makes one picture of two as their weighted mean, pixel by pixel, and gives their labels the "
+    "same weights λ and 1 − λ, drawn at random.",
     sources=(Source.FOUNDATIONS,),
     formula=r"x = \lambda x_A + (1 - \lambda) x_B, \quad y = \lambda y_A + (1 - \lambda) y_B",
     right="That is MixUp. CutMix takes every pixel whole from one picture or the other: a box of the second is pasted "
     "into the first, and λ is the share that is left of the first once the box has been cut off at the border.",
     right_formula=r"x = M \odot x_A + (1 - M) \odot x_B, \quad \lambda = \mathrm{mean}(M), \quad M \in \{0, 1\}",
-    meaning="The two are not exchangeable: MixUp fades both objects, CutMix hides a part of one and keeps full contrast. "
-    "Compute λ from the box that was really pasted: the λ that was drawn promises 50 % of the other picture on average, "
-    "where a box around any point of the picture leaves 32 %.",
+    meaning="The two are not exchangeable: MixUp fades both objects, CutMix hides a part of one and keeps full "
+    "contrast. Compute λ from the box that was really pasted: the λ that was drawn promises 50 % of the other picture "
+    "on average, where a box around any point of the picture leaves 32 %.",
 )
+AUGMENT = {"cutmix": Augment(cutmix=1.0), "mixup": Augment(mixup=1.0)}
 PAIRS = 400
 SIDE = 24
 
@@ -58,7 +60,7 @@ def mixed(kind: str, seed: int) -> tuple[Tensor, Tensor]:
     white[1::2] = 1
     images = white[:, None, None, None].expand(-1, 1, SIDE, SIDE).contiguous()
     dice = Dice.throw(seed, 0, 0, len(white))
-    pixels, targets = mix(images, torch.stack([1 - white, white], dim=1), Augment(**{kind: 1.0}), dice)
+    pixels, targets = mix(images, torch.stack([1 - white, white], dim=1), AUGMENT[kind], dice)
     return pixels[::2, 0], targets[::2, 1]
 
 
@@ -80,12 +82,12 @@ def label_against_pixels(kind: str, seed: int) -> float:
 
 def cases(trial: Trial) -> Iterator[Case]:
     mean, paste = whole_pixels_of_a_mean(), whole_pixels_of_a_paste()
-    yield Case("CutMix: pixels that come whole from one picture", trial.repeat(lambda s: whole_pixels("cutmix", s)),
+    yield Case("CutMix: pixels that come whole from one picture", trial.repeat(partial(whole_pixels, "cutmix")),
                document=Near(mean, 0.01), right=Near(paste, 0.01))  # fmt: skip
-    yield Case("MixUp: pixels that come whole from one picture", trial.repeat(lambda s: whole_pixels("mixup", s)),
+    yield Case("MixUp: pixels that come whole from one picture", trial.repeat(partial(whole_pixels, "mixup")),
                right=Near(mean, 0.01))  # fmt: skip
     yield Case("CutMix: share of the other picture in the label", trial.repeat(white_in_the_label),
                document=Near(share_as_drawn(), 0.05), right=Near(share_in_a_cut_box(), 0.05))  # fmt: skip
     for kind, name in (("cutmix", "CutMix"), ("mixup", "MixUp")):
         yield Case(f"{name}: the label's share less that of the pixels, at most",
-                   trial.repeat(lambda s, kind=kind: label_against_pixels(kind, s)), right=Near(0, 1e-4))  # fmt: skip
+                   trial.repeat(partial(label_against_pixels, kind)), right=Near(0, 1e-4))  # fmt: skip

@@ -17,18 +17,18 @@ from vitreous.lab.trial import Trial
 
 CLAIM = Claim(
     title="A query that reads the diagonal",
-    statement="In a grid of 2 × 2 patches the keys are one-hot position codes. The query [1, 0, 0, 1] matches the patches "
-    "of the diagonal, so the softmax focuses on them and the output tells whether something lies there: attention can "
-    "check a spatial arrangement.",
+    statement="In a grid of 2 × 2 patches the keys are one-hot position codes. The query [1, 0, 0, 1] matches the "
+    "patches of the diagonal, so the softmax focuses on them and the output tells whether something lies there: "
+    "attention can check a spatial arrangement.",
     sources=(Source.PRINCIPLES,),
     formula=r"k_i = e_i, \quad q = [1, 0, 0, 1]^\top",
-    right="The diagonal gets 73 % of the attention, and 62 % once logits are divided by √4. Below two thirds the other "
-    "patches can outvote it: one patch of the diagonal and both others give more than the whole diagonal. A longer query "
-    "cures that; a larger grid asks for a longer one.",
+    right="The diagonal gets 73 % of the attention, and 62 % once logits are divided by √4. Below two thirds the "
+    "other patches can outvote it: one patch of the diagonal and both others give more than the whole diagonal. A "
+    "longer query cures that; a larger grid asks for a longer one.",
     right_formula=r"\mathrm{share} = \frac{g \, e^{z}}{g \, e^{z} + (g^2 - g)}, \quad z = |q|_\infty / \sqrt{d}",
-    meaning="A softmax never shuts anything out: what a head ignores it ignores by a difference of logits, which must grow "
-    "with the number of tokens. Learned queries and keys have the length for it; normalised ones need a temperature that "
-    "can be learned.",
+    meaning="A softmax never shuts anything out: what a head ignores it ignores by a difference of logits, which must "
+    "grow with the number of tokens. Learned queries and keys have the length for it; normalised ones need a "
+    "temperature that can be learned.",
 )
 
 
@@ -66,9 +66,9 @@ def cases(trial: Trial) -> Iterator[Case]:
     for name, side, strength, scaled in (
         ("2 × 2, not scaled", 2, 1.0, False),
         ("2 × 2, divided by √d", 2, 1.0, True),
-        ("2 × 2, divided by √d, query 8 times as long", 2, 8.0, True),
+        ("2 × 2, divided by √d, 8 times the query", 2, 8.0, True),
         ("14 × 14, divided by √d", 14, 1.0, True),
-        ("14 × 14, divided by √d, query 50 times as long", 14, 50.0, True),
+        ("14 × 14, divided by √d, 50 times the query", 14, 50.0, True),
     ):
         share = right(side, strength, scaled)
         yield Case(
@@ -79,7 +79,7 @@ def cases(trial: Trial) -> Iterator[Case]:
         )
         if side == 2:
             yield Case(
-                f"margin of a full diagonal, {name}",
+                f"lead of a full diagonal over any other content, {name}",
                 exactly(margin(strength, scaled)),
                 document=AtLeast(0.0),
                 right=Near(right_margin(share), 1e-5),

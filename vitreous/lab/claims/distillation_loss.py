@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import exactly
 from vitreous.lab.prediction import Near, near
-from vitreous.lab.probe import seeded
 from vitreous.lab.trial import Trial
 from vitreous.models.vit import ViTConfig
 from vitreous.spec import Batch
@@ -20,15 +20,17 @@ from vitreous.tasks.distill import Distill
 
 CLAIM = Claim(
     title="The losses of distillation",
-    statement="Distillation adds the divergence of the softened outputs, KL(σ(z_s/T), σ(z_t/T)), to the cross-entropy. "
-    "DeiT does the same without a temperature: both terms compare the same output y, with the labels and the teacher.",
+    statement="Distillation adds the divergence of the softened outputs, KL(σ(z_s/T), σ(z_t/T)), to the "
+    "cross-entropy. DeiT does the same without a temperature: both terms compare the same output y, with the labels "
+    "and the teacher.",
     sources=(Source.FOUNDATIONS,),
     formula=r"L = \alpha \, L_{CE}(y, y_{gt}) + (1 - \alpha) \, L_{KL}(\sigma(z_s / T), \sigma(z_t / T))",
     right="The divergence is multiplied by T², since its gradient falls as 1/T². In DeiT the labels teach the class "
     "token's head and the teacher that of the distillation token; their mean is the answer.",
-    right_formula=r"L = \alpha \, L_{CE}(y, y_{gt}) + (1 - \alpha) \, T^2 \, L_{KL}(\sigma(z_t / T) \, \| \, \sigma(z_s / T))",
-    meaning="Without T² a temperature of 4 all but switches the teacher off, and whoever tunes T tunes the weight α too. "
-    "With a distillation token, let each head have its own teacher and average both in evaluation.",
+    right_formula=r"L = \alpha \, L_{CE}(y, y_{gt}) + (1 - \alpha) \, T^2"
+    r" \, L_{KL}(\sigma(z_t / T) \, \| \, \sigma(z_s / T))",
+    meaning="Without T² a temperature of 4 all but switches the teacher off, and whoever tunes T tunes the weight α "
+    "too. With a distillation token, let each head have its own teacher and average both in evaluation.",
     axes=Axes("temperature T", "length of the gradient at the student's logits", log="xy"),
 )
 PICTURES, CLASSES = 256, 10

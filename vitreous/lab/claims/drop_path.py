@@ -1,4 +1,4 @@
-"""Stochastic depth drops a branch for each picture by itself and makes up for it, so that nothing changes on average."""
+"""Stochastic depth drops branches picture by picture and makes up for it, so that nothing changes on average."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import exactly, mean_of
 from vitreous.lab.prediction import Near
-from vitreous.lab.probe import seeded
 from vitreous.lab.trial import Trial
 from vitreous.layers.drop import DropPath
 
@@ -20,8 +20,8 @@ CLAIM = Claim(
     "code it is one coin for the batch: if a random number is small enough, the block returns its input.",
     sources=(Source.FOUNDATIONS, Source.MODERN),
     formula=r"x_{l+1} = x_l + \mathrm{Bernoulli}(p) \cdot F(x_l)",
-    right="With p the share that is dropped, the coin shows 1 with probability 1 − p, a kept branch is divided by 1 − p, "
-    "every picture has a coin of its own, and evaluation leaves everything as it is.",
+    right="With p the share that is dropped, the coin shows 1 with probability 1 − p, a kept branch is divided by 1 − "
+    "p, every picture has a coin of its own, and evaluation leaves everything as it is.",
     right_formula=r"x_{l+1} = x_l + \frac{b}{1 - p} F(x_l), \quad b \sim \mathrm{Bernoulli}(1 - p)",
     meaning="Without the division every branch is stronger in evaluation than it ever was in training, by 1/(1 − p). "
     "With one coin for all, a step's gradient lacks whole blocks: the noise does not average out over the batch.",

@@ -17,15 +17,15 @@ from vitreous.layers.norm import PictureNorm
 
 CLAIM = Claim(
     title="LayerNorm and its ε",
-    statement="LayerNorm takes a token's mean away and divides by σ + ε, with σ² the mean of the squared deviations and "
-    "ε a small number that guards against dividing by zero.",
+    statement="LayerNorm takes a token's mean away and divides by σ + ε, with σ² the mean of the squared deviations "
+    "and ε a small number that guards against dividing by zero.",
     sources=(Source.FOUNDATIONS,),
     formula=r"\mathrm{LN}(x) = \gamma \, \frac{x - \mu}{\sigma + \epsilon} + \beta",
-    right="It divides by √(σ² + ε). For tokens of ordinary size nobody sees a difference; a token fainter than √ε, which "
-    "is a thousand times ε for ε = 10⁻⁶, stays faint instead of being blown up to full strength.",
+    right="It divides by √(σ² + ε). For tokens of ordinary size nobody sees a difference; a token fainter than √ε, "
+    "which is a thousand times ε for ε = 10⁻⁶, stays faint instead of being blown up to full strength.",
     right_formula=r"\mathrm{LN}(x) = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta",
-    meaning="ε sets how faint a token may be before it counts as blank: 0.001 with the 10⁻⁶ of ViT, 0.003 with torch's own "
-    "10⁻⁵. Copy it with the weights, and put it under the root when you write the norm yourself.",
+    meaning="ε sets how faint a token may be before it counts as blank: 0.001 with the 10⁻⁶ of ViT, 0.003 with "
+    "torch's own 10⁻⁵. Copy it with the weights, and put it under the root when you write the norm yourself.",
     axes=Axes("standard deviation σ of the token", "standard deviation after the norm", log="x"),
 )
 WIDTH = 16  # narrow, so that dividing the variance by one less would show

@@ -99,9 +99,9 @@ Runs = dict[tuple[type[Block], int], list[Run]]
 def cases(trial: Trial) -> Iterator[Case]:
     depths = trial.choose(quick=(2, 8, 32), full=(2, 4, 8, 16, 32, 64, 128))
     runs: Runs = {(k, depth): [run(k, depth, seed) for seed in trial.seeds] for k in (POST, PRE) for depth in depths}
-    for name, kind, document, right in (
-        ("Post-LN", POST, document_post, right_post),
-        ("Pre-LN", PRE, document_pre, right_pre),
+    for name, kind, document, right, share in (
+        ("Post-LN", POST, document_post, right_post, 0.01),
+        ("Pre-LN", PRE, document_pre, right_pre, 0.3),
     ):
         for depth in depths:
             own = runs[kind, depth]
@@ -109,7 +109,7 @@ def cases(trial: Trial) -> Iterator[Case]:
                 f"{name}, {depth} blocks: size of the stream",
                 mean_of([each.size for each in own]),
                 document=near(document(own[0].branches), share=0.3),
-                right=near(right(own[0].branches), share=0.3),
+                right=near(right(own[0].branches), share=share),
                 at=depth,
                 group=name,
             )

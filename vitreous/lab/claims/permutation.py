@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from einops import rearrange
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitreous.explain.record import record
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.prediction import AtLeast, Near
+from vitreous.lab.figures import in_rows
+from vitreous.lab.prediction import AtLeast, AtMost
 from vitreous.lab.trial import Trial
 from vitreous.layers.patch import patchify
 from vitreous.models.vit import ViT, ViTConfig
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from vitreous.lab.outcome import Outcome
+
 CLAIM = Claim(
     title="Shuffled patches",
-    statement="Without positions attention does not know the order of its tokens. One text calls it permutation invariant, "
-    "as if a shuffled input gave the same output; the other equivariant: shuffled tokens give the same tokens shuffled, "
-    "and an attention matrix shuffled on both sides. Positions end that.",
+    statement="Without positions attention does not know the order of its tokens. One text calls it permutation "
+    "invariant, as if a shuffled input gave the same output; the other equivariant: shuffled tokens give the same "
+    "tokens shuffled, and an attention matrix shuffled on both sides. Positions end that.",
     sources=(Source.PRINCIPLES, Source.FOUNDATIONS),
     formula=r"f(P X) = f(X), \quad A(P X) = P A(X) P^\top",
-    right="Tokens are equivariant, so they do change places. Invariant is only what treats all patches alike: the output of "
-    "the class token, their mean or their maximum. With positions of any kind neither is left.",
+    right="Tokens are equivariant, so they do change places. Invariant is only what treats all patches alike: the "
+    "output of the class token, their mean or their maximum. With positions of any kind neither is left.",
     right_formula=r"f(P X) = P f(X), \quad A(P X) = P A(X) P^\top",
-    meaning="A classifier without positions sees a bag of patches; a segmenter without them still returns each patch to its "
-    "place. Shuffling patches in a test is the quickest proof that no order slips in where none should, and that "
-    "positions arrive where they should.",
+    meaning="A classifier without positions sees a bag of patches; a segmenter without them still returns each patch "
+    "to its place. Shuffling patches in a test is the quickest proof that no order slips in where none should, and "
+    "that positions arrive where they should.",
 )
 SIDE, PATCH = 32, 8
-UNCHANGED = Near(0.0, 1e-6)
+UNCHANGED = AtMost(1e-6)  # of the length of what is compared
 CHANGED = AtLeast(1e-4)  # untrained positions are small, and rounding changes 1e-15
 
 
@@ -40,7 +46,10 @@ def model_with(seed: int, **options: Any) -> ViT:
     config = ViTConfig(image_size=SIDE, patch_size=PATCH, dim=64, depth=2, num_heads=4, num_classes=10, **options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return config.build().double().eval()
+        model = config.build()
+        if model.class_token is not None:
+            nn.init.normal_(model.class_token)  # it starts at zero, where it could hide a mistake
+        return model.double().eval()
 
 
 def pair_of_images(seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,3 +112,10 @@ def cases(trial: Trial) -> Iterator[Case]:
     for position in trial.choose(("learned", "relative", "rope"), ("learned", "sincos_2d", "relative", "rope")):
         answer = trial.repeat(lambda seed, position=position: change_of_answer(seed, position=position))
         yield Case(f"{position} positions: class token", answer, document=CHANGED, right=CHANGED)
+
+
+def draw(outcome: Outcome) -> Figure:
+    """Rows on a logarithmic scale: fifteen powers of ten lie between rounding and a change."""
+    figure = in_rows(outcome.cases)
+    figure.axes[0].set(xscale="log", xlim=(1e-17, 1e2), xlabel="change, as a share of what was there")
+    return figure

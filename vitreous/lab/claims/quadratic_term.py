@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from vitreous.cost import cost
+from vitreous.explain.report_figures import INK
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.counted_macs import counted_macs
 from vitreous.lab.estimate import exactly
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 
 CLAIM = Claim(
     title="Where the quadratic term takes over",
-    statement="The cost of attention grows with the square of the number of tokens. For pictures of high resolution the L²D "
-    "term quickly becomes the bottleneck of the computation.",
+    statement="The cost of attention grows with the square of the number of tokens. For pictures of high resolution "
+    "the L²D term quickly becomes the bottleneck of the computation.",
     sources=(Source.PRINCIPLES, Source.PIXELS),
     formula=r"2 L^2 D > 4 L D^2 \quad \mathrm{for\ large} \; L",
-    right="It is half of the attention at N = 2D tokens and half of the whole block at N = 6D. ViT-B/16 gets there at 1,100 "
-    "pixels a side; at 384 the term is a ninth. Narrow models, and small patches, get there sooner.",
+    right="It is half of the attention at N = 2D tokens and half of the whole block at N = 6D. ViT-B/16 gets there at "
+    "1,100 pixels a side; at 384 the term is a ninth. Narrow models, and small patches, get there sooner.",
     right_formula=r"\frac{2 N^2 D}{12 N D^2 + 2 N^2 D} = \frac{N}{N + 6D}",
-    meaning="Compare your tokens with 6D before you reach for windows or linear attention: below that, most of the work is "
-    "in projections and MLPs, which they leave as they are.",
+    meaning="Compare your tokens with 6D before you reach for windows or linear attention: below that, most of the "
+    "work is in projections and MLPs, which they leave as they are.",
     axes=Axes("side of the picture (pixels)", "share of a block's MACs in the L² term", log="x"),
 )
 PATCH = 16
@@ -92,7 +93,7 @@ def draw(outcome: Outcome) -> Figure:
     assert CLAIM.axes
     figure = over_an_axis([case for case in outcome.cases if case.at is not None], CLAIM.axes)
     (axis,) = figure.axes
-    axis.axhline(document(), label="the text: a bottleneck", **DOCUMENT)
+    axis.axhline(document(), label="the text: a bottleneck", **{**DOCUMENT, "color": INK})
     axis.set_ylim(0, 1)
     legend(axis)
     return figure

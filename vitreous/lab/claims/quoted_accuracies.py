@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CLAIM = Claim(
     title="Accuracies quoted for ViT",
     statement="On ImageNet, ViT-B/16 reaches 77.9 % after training on JFT-300M, ViT-L/16 85.2 %, ViT-H/14 88.5 %, and "
-    "ViT-G/14 90.1 % with JFT-3B. Another text gives about 72, 80, 85, 88 and 89 % for the sizes Ti, S, B, L and H.",
+    "ViT-G/14 90.1 % with JFT-3B. Another text gives about 72, 80, 85 and 88 % for the sizes Ti, S, B and L.",
     sources=(Source.PIXELS, Source.DEEP_DIVE, Source.MODERN),
     formula="",
     right="77.9 is ViT-B/16 from ImageNet-1k alone, 85.2 is ViT-L/16 from ImageNet-21k; with JFT-300M they reach 84.2 "
@@ -69,6 +69,7 @@ ROUGHLY = (
     Row("ViT-B", 85, "vit_base_16", "in21k", 224),
     Row("ViT-L", 88, "vit_large_16", "in21k", 384),
 )
+DATA = {"in1k": "ImageNet-1k", "in21k": "ImageNet-21k"}
 
 
 def document(model: str) -> float:
@@ -99,7 +100,7 @@ def cases(trial: Trial) -> Iterator[Case]:
         if said or found:
             yield Case(f"{model} from {data}", exactly(top1), said, found)
     for row in ROUGHLY:
-        label = f"{row.size} ({row.model}) from {row.data} at {row.pixels} pixels"
+        label = f"{row.size} ({row.model}) from {DATA[row.data]} at {row.pixels} pixels"
         top1 = published(row.model, row.data, row.pixels)
         yield Case(label, exactly(top1), Near(row.quoted, 1.0), AtLeast(70))
     points = exactly(spread("vit_base_16", "deit_base_16"))
@@ -111,14 +112,14 @@ def cases(trial: Trial) -> Iterator[Case]:
 def by_resolution(trial: Trial) -> Iterator[Case]:
     """DeiT-Tiny on the same photos at its own resolution and at others."""
     photos = open_data(trial.photos, valid_share=0.0).train
-    chosen = photos.order(0, 0)[: trial.choose(quick=150, full=1000)]
+    chosen = photos.order(0, 0)[: trial.choose(quick=60, full=1000)]
     sizes = trial.choose(quick=(224, 112), full=(224, 112, 160, 320))
     logits, folders = {}, np.empty(0)
     for size in sizes:
         logits[size], folders = answers(trial, size, chosen)
     classes = classes_in_order(sum(logits.values()), folders)
     hits = {size: 100.0 * (answer.argmax(1) == classes) for size, answer in logits.items()}
-    yield Case("DeiT-Tiny on photos at 224 pixels", bootstrap(hits[224], np.mean), right=Near(72, 15))
+    yield Case("DeiT-Tiny on photos at 224 pixels", bootstrap(hits[224], np.mean), right=AtLeast(60))
     for size in sizes[1:]:
         lost = bootstrap(hits[224] - hits[size], np.mean)
         yield Case(f"DeiT-Tiny: points lost at {size} pixels", lost, AtMost(1), AtLeast(5) if size == 112 else None)

@@ -1,4 +1,4 @@
-"""A relative position bias is added to the logits after their scaling, so that it means the same in wide and narrow heads."""
+"""A relative position bias is added to logits after their scaling: it means the same in wide and narrow heads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
+from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import exactly
 from vitreous.lab.prediction import near
-from vitreous.lab.probe import seeded
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import SelfAttention
 from vitreous.layers.position import RelativeBias
@@ -26,8 +26,8 @@ CLAIM = Claim(
     right="The bias is added after the division, so a bias R changes the logit by R whatever the width of the head. "
     "(Inside belongs what is itself a product with the query, as in the relative vectors of Shaw et al.)",
     right_formula=r"A_{ij} = \mathrm{softmax} \left( \frac{q_i^\top k_j}{\sqrt{d}} + R_{i-j} \right)",
-    meaning="Published tables (Swin, BEiT, CoAtNet) are meant outside: read inside √64, each bias has an eighth of its "
-    "effect. Trained anew, the other form can represent the same, but its biases must grow √d times as large from "
+    meaning="Published tables (Swin, BEiT, CoAtNet) are meant outside: read inside √64, each bias has an eighth of "
+    "its effect. Trained anew, the other form can represent the same, but its biases must grow √d times as large from "
     "gradients √d times as small.",
     axes=Axes("head width d", "what a bias of 2 adds to the logit", log="x"),
 )

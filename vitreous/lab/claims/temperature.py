@@ -10,7 +10,7 @@ import torch
 
 from vitreous.explain.measure_figures import LINES, side_by_side
 from vitreous.explain.measures import entropy
-from vitreous.explain.report_figures import plain
+from vitreous.explain.report_figures import INK, plain
 from vitreous.lab.attention_matrix import attention_matrix, random_heads
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.figures import DOCUMENT, dots, legend
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 CLAIM = Claim(
     title="The temperature of attention",
-    statement="Logits are divided by a temperature τ. As τ goes to 0 attention becomes one-hot, all of it on the best key; "
-    "as τ grows without bound it becomes uniform, every key with the same weight.",
+    statement="Logits are divided by a temperature τ. As τ goes to 0 attention becomes one-hot, all of it on the best "
+    "key; as τ grows without bound it becomes uniform, every key with the same weight.",
     sources=(Source.PRINCIPLES,),
     formula=r"z_{ij} = \frac{q_i^\top k_j}{\tau \sqrt{d_k}}",
-    right="Right unless keys are equal or a bias is added. Equal keys share the mass however cold it is. A bias of position "
-    "is added after the division, so heat leaves it as it is. In between, logits of variance 1/τ² spread over "
-    "n exp(−1/2τ²) keys, as long as that is many.",
+    right="Right unless keys are equal or a bias is added. Equal keys share the mass however cold it is. A bias of "
+    "position is added after the division, so heat leaves it as it is. In between, logits of variance 1/τ² spread "
+    "over n exp(−1/2τ²) keys, as long as that is many.",
     right_formula=r"\exp H = n \, \exp(-1 / 2\tau^2) \quad (\tau \geq 1)",
-    meaning="Untrained attention at τ = 1 already looks at six keys in ten, so it starts as an average. Do not count on a "
-    "low temperature to point at one token: patches of the same background are equal keys, unless positions tell them "
-    "apart.",
+    meaning="Untrained attention at τ = 1 already looks at six keys in ten, so it starts as an average. Do not count "
+    "on a low temperature to point at one token: patches of the same background are equal keys, unless positions tell "
+    "them apart.",
     axes=Axes("temperature τ", "keys that share the attention, exp(H)", log="xy"),
 )
 TOKENS, WIDTH, COLD, HOT, TWINS = 196, 64, 1e-4, 1e3, 4
@@ -47,7 +47,7 @@ def document(tau: float) -> float:
 
 
 def right(tau: float, *, twins: int = 1, bias_variance: float = 0.0) -> float:
-    """In the cold the best keys that are equal; otherwise by the variance of the logits and of what is added to them."""
+    """In the cold the best keys that are equal; otherwise by the variance of the logits, bias included."""
     return float(twins) if tau < 1 else TOKENS * exp(-(1 / tau**2 + bias_variance) / 2)
 
 
@@ -78,11 +78,13 @@ def cases(trial: Trial) -> Iterator[Case]:
 
 def draw(outcome: Outcome) -> Figure:
     """The whole course from cold to hot, with the text's two ends."""
-    figure, (axis,) = side_by_side(1, width=5.6, height=3.3)
+    figure, (axis,) = side_by_side(1, width=6.8, height=3.3)
     for kind, (colour, _) in zip((DIFFERENT, EQUAL, BIASED), LINES, strict=False):
         axis.plot(outcome.series["temperature"], outcome.series[kind], color=colour, linewidth=1.2)
         dots(axis, [case for case in outcome.cases if case.group == kind], colour, kind)
-    axis.hlines([document(COLD), document(HOT)], [COLD, 1.0], [1.0, HOT], label="the text's ends", **DOCUMENT)
+    axis.hlines(
+        [document(COLD), document(HOT)], [COLD, 1.0], [1.0, HOT], label="the text's ends", **{**DOCUMENT, "color": INK}
+    )
     assert CLAIM.axes
     axis.set(xlabel=CLAIM.axes.x, ylabel=CLAIM.axes.y, xscale="log", yscale="log")
     plain(axis)

@@ -8,24 +8,24 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import mean_of
 from vitreous.lab.prediction import Near, near
-from vitreous.lab.probe import seeded
 from vitreous.lab.trial import Trial
 from vitreous.layers.init import trunc_normal_
 
 CLAIM = Claim(
     title="What a truncated normal start cuts",
-    statement="Weights start from nn.init.trunc_normal_(weight, std=0.02): a normal distribution with values outside 2σ "
-    "drawn again.",
+    statement="Weights start from nn.init.trunc_normal_(weight, std=0.02): a normal distribution with values outside "
+    "2σ drawn again.",
     sources=(Source.DEEP_DIVE,),
     formula=r"|w| \leq 2 \sigma, \quad \sigma = 0.02",
     right="The bounds of that call are absolute, −2 and 2 unless given: a hundred deviations. The weights are plainly "
     "normal, 4.6 % of them beyond 2σ.",
     right_formula=r"|w| \leq 2 = 100 \, \sigma",
-    meaning="Published models were trained from plain normal weights, so leave the bounds as they are to repeat them. A "
-    "cut at 2σ needs a=−2·std, b=2·std, and makes the weights 12 % smaller than the std that you asked for.",
+    meaning="Published models were trained from plain normal weights, so leave the bounds as they are to repeat them. "
+    "A cut at 2σ needs a=−2·std, b=2·std, and makes the weights 12 % smaller than the std that you asked for.",
 )
 STD = 0.02
 
@@ -70,7 +70,8 @@ def cases(trial: Trial) -> Iterator[Case]:
     yield Case("share of weights beyond 2σ", mean_of([beyond(drawn) for drawn in usual]),
                document=Near(cut_share, 0.005), right=Near(normal_share, 0.005))  # fmt: skip
     yield Case("deviation of the weights, in σ", mean_of([deviation(drawn) for drawn in usual]),
-               document=near(deviation_when_cut(), share=0.03), right=near(deviation_when_normal(), share=0.03))  # fmt: skip
+               document=near(deviation_when_cut(), share=0.03),
+               right=near(deviation_when_normal(), share=0.03))  # fmt: skip
     yield Case("with bounds of ±2σ: share of weights beyond", mean_of([beyond(drawn) for drawn in cut]),
                right=Near(cut_share, 0.005))  # fmt: skip
     yield Case("with bounds of ±2σ: deviation, in σ", mean_of([deviation(drawn) for drawn in cut]),

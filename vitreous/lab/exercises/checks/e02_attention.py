@@ -15,10 +15,8 @@ def check_shape(attention: Answer) -> None:
     """Output (n, e) and weights (n, m) come back, in this order."""
     q, k, v = given(n=3, m=5, d=4, e=2)
     found = both(attention(q, k, v))
-    swapped = {(3, 5): "these are the weights; return the output first"}
-    shaped(found[0], (3, 2), "(n, e) of the output", swapped)
-    turned = {(5, 3): "a row must belong to a query: q @ kᵀ, not k @ qᵀ"}
-    shaped(found[1], (3, 5), "(n, m) of the weights", turned)
+    shaped(found[0], (3, 2), "(n, e) of the output", {(3, 5): "these are the weights; return the output first"})
+    shaped(found[1], (3, 5), "(n, m) of the weights", {(5, 3): "a row must belong to a query: q @ kᵀ, not k @ qᵀ"})
 
 
 def check_example(attention: Answer) -> None:
@@ -86,9 +84,8 @@ def check_batch(attention: Answer) -> None:
     """Pictures and heads in front are kept apart."""
     q, k, v = (torch.randn(2, 3, tokens, 8) for tokens in (4, 5, 5))
     found = attention(q, k, v)
-    hint = {(2, 3, 3, 4): "transpose only the last two axes, k.transpose(-2, -1): .T turns all of them round"}
     shaped(found[0], (2, 3, 4, 8), "(…, n, e) of the output")
-    weights = shaped(found[1], (2, 3, 4, 5), "(…, n, m) of the weights", hint)
+    weights = shaped(found[1], (2, 3, 4, 5), "(…, n, m) of the weights")
     agree(weights, Attend().weights(q, k), "with axes in front the weights differ: does the softmax run along axis −1?")
 
 

@@ -55,8 +55,8 @@ def check_largest_difference(equivariance_gap: Answer) -> None:
         mistakes = (
             (
                 0.0,
-                f"the second picture differs by {sign * 5:g} in one number, and the gap is 0: look at all pictures, and "
-                f"at absolute values",
+                f"the second picture differs by {sign * 5:g} in one number, and the gap is 0: look at all pictures, "
+                f"and at absolute values",
             ),
             (5.0 / 24, "this is a mean; one wrong number among many must not be averaged away"),
             (25.0, "differences are squared: take absolute values"),

@@ -78,6 +78,10 @@ def check_heads(self_attention: Answer) -> None:
             attend(x, layer, split="b n (three k h) -> three b h n k", join="b h n k -> b n (k h)"),
             "head i takes every h-th channel: reshape to (heads, k), not to (k, heads)",
         ),
+        (
+            attend(x, layer, split="b n (three k h) -> three b h n k"),
+            "head i takes every h-th channel: reshape to (heads, k), not to (k, heads)",
+        ),
         (attend(x, layer, num_heads=1), "there is one head only, over all channels: num_heads is not used"),
         (
             attend(x, layer, split="b n (three d) -> three b n d", cut=True),

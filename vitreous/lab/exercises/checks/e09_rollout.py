@@ -31,6 +31,7 @@ def check_rollout_example(rollout: Answer) -> None:
         ((second @ first)[None], "the residual is missing: without ½ (A + I) this is the plain product"),
         (((second + torch.eye(2)) @ (first + torch.eye(2)))[None], "A + I was not halved: rows sum to 4, not 1"),
         ((half(second) * half(first))[None], "matrices were multiplied number by number (*): use @"),
+        ((half(second) * half(first) * torch.eye(2))[None], "matrices were multiplied number by number (*): use @"),
     )
     agree(found, (half(second) @ half(first))[None], "the example does not come out", mistakes)
 

@@ -1,0 +1,175 @@
+"""From near to far and from edges to objects: how far each block looks, and what can be read off it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.data.sources import open_data
+from vitreous.explain import measures
+from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.estimate import Estimate, bootstrap, exactly, mean_of
+from vitreous.lab.prediction import AtLeast, AtMost, near
+from vitreous.lab.probe import accuracy, explained
+from vitreous.lab.real import deit_tiny, drawn, pictures, prepared, traces
+from vitreous.lab.trial import Trial
+from vitreous.layers.attention import Attend
+from vitreous.models.vit import ViT
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from vitreous.lab.outcome import Outcome
+
+CLAIM = Claim(
+    title="From near to far, from edges to objects",
+    statement="Early blocks attend to neighbouring patches, late ones across the whole picture. Early blocks learn "
+    "edges and textures, late ones what the picture means.",
+    sources=(Source.DEEP_DIVE, Source.PIXELS),
+    formula="",
+    right="On the whole attention does reach farther with depth. But in every early block some head looks far already. "
+    "The class is read best from late blocks; edges and colours are read nearly as well there as from early ones.",
+    right_formula="",
+    meaning="For tasks that need fine detail take features of middle blocks or of several; for classes take the last. "
+    "Restricting early blocks to windows saves cost but takes away heads that look far from the start.",
+)
+NEAR = 0.75  # of the distance of an even look at everything
+PROBED = 112  # pixels a side: the pictures that are probed have 32
+EARLY, LATE = slice(0, 4), slice(8, 12)
+
+
+def right(side: float) -> float:
+    """How far apart two random places of a square lie on average: 0.5214 sides."""
+    return side * (2 + 2**0.5 + 5 * np.log(1 + 2**0.5)) / 15
+
+
+def even_look(cells: int) -> float:
+    """How far patches look in pixels if they look at everything."""
+    nothing = torch.zeros(1, 1, cells * cells, 1)
+    whole = Attend().weights(nothing, nothing)
+    return float(measures.mean_distance(whole, (cells, cells), 0, stride=(224 / cells, 224 / cells)))
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    everywhere = even_look(14)
+    yield Case("an even look at all of 224 pixels: distance", exactly(everywhere), right=near(right(224), share=0.02))
+    dice = torch.Generator().manual_seed(0)
+    made_up = torch.randn(300, 20, generator=dice)
+    yield Case(
+        "probe of a property that is there: explained",
+        exactly(explained(made_up, made_up[:, :2] - 1, 200)),
+        right=AtLeast(0.95),
+    )
+    unrelated = torch.randn(300, 2, generator=dice)
+    yield Case("probe of one that is not", exactly(explained(made_up, unrelated, 200)), right=AtMost(0.1))
+    if trial.has("weights"):
+        model = deit_tiny(trial)
+        yield from distances(model, trial, everywhere)
+        yield from probes(model, trial)
+
+
+def distances(model: ViT, trial: Trial, everywhere: float) -> Iterator[Case]:
+    images, _ = pictures(trial, trial.choose(4, 64))
+    found = [torch.stack(list(trace.mean_distance().values()), dim=1) for trace in traces(model, images)]
+    shares = torch.cat(found) / everywhere  # (pictures, blocks, heads)
+    blocks = shares.mean(dim=2)
+    trial.keep("distance", blocks.mean(dim=0).tolist())
+    trial.keep("farthest head", shares.amax(dim=2).mean(dim=0).tolist())
+    yield Case("DeiT-Tiny, correlation of depth with distance", correlation(blocks), document=AtLeast(0.5))
+    told = "distance ÷ that of an even look"
+    yield Case(f"first four blocks: {told}", mean(blocks[:, EARLY].mean(dim=1)), document=AtMost(NEAR))
+    yield Case(f"last four blocks: {told}", mean(blocks[:, LATE].mean(dim=1)), document=AtLeast(NEAR))
+    farthest = shares[:, EARLY].amax(dim=2).mean(dim=1)
+    yield Case(f"first four blocks, the farthest head of each: {told}", mean(farthest), document=AtMost(NEAR))
+
+
+def mean(values: Tensor) -> Estimate:
+    return bootstrap(values.double().numpy(), np.mean)
+
+
+def correlation(blocks: Tensor) -> Estimate:
+    """Of ranks, picture by picture."""
+    from scipy.stats import spearmanr
+
+    depth = np.arange(blocks.shape[1])
+    return mean(torch.tensor([float(spearmanr(depth, row).statistic) for row in blocks.numpy()]))
+
+
+def probes(model: ViT, trial: Trial) -> Iterator[Case]:
+    """The class and two plain properties of a picture, read off every block by a linear probe."""
+    count = trial.choose(180, 1500)
+    if trial.has("cifar"):
+        splits = open_data(trial.cifar, valid_share=0.0)
+        images, labels = prepared(splits.train, splits.train.order(0, 0)[:count], size=PROBED)
+    else:
+        images, labels = drawn(count, 0, size=PROBED)
+    blocks, learn = features(model, images), 2 * count // 3
+    known = {"class": labels, "edges": edges(images), "colour": images.mean(dim=(2, 3))}
+    read = {
+        name: [
+            [(accuracy if name == "class" else explained)(x[order], values[order], learn) for x in blocks]
+            for order in folds(count)
+        ]
+        for name, values in known.items()
+    }
+    for name, rows in read.items():
+        trial.keep(name, np.mean(rows, axis=0).tolist())
+    later = {name: [np.mean(row[LATE]) - np.mean(row[EARLY]) for row in rows] for name, rows in read.items()}
+    yield Case(
+        "class, right more often: last four blocks less first four", mean_of(later["class"]), document=AtLeast(0)
+    )
+    for name in ("edges", "colour"):
+        earlier = mean_of([-value for value in later[name]])
+        yield Case(f"{name}, explained: first four blocks less last four", earlier, document=AtLeast(0.0))
+    yield Case("class read off the last block", mean_of([row[-1] for row in read["class"]]), right=AtLeast(0.3))
+
+
+def folds(count: int) -> list[Tensor]:
+    """Three orders of the rows: each third is once at the end, where it is predicted."""
+    return [torch.arange(count).roll(third * (count // 3)) for third in range(3)]
+
+
+def features(model: ViT, images: Tensor) -> list[Tensor]:
+    """By block, (pictures, 2 d): the class token beside the mean of the patches."""
+    parts = [list(trace.stream.values()) for trace in traces(model, images, "stream", size=32)]
+    streams = [torch.cat(same) for same in zip(*parts, strict=True)]
+    return [torch.cat([x[:, 0], x[:, model.num_prefix :].mean(dim=1)], dim=1) for x in streams]
+
+
+def edges(images: Tensor) -> Tensor:
+    """Which way edges run on the whole, upright against level and one diagonal against the other; −1 to 1 each."""
+    grey = images.mean(dim=1)
+    down, across = grey[:, 1:, :-1] - grey[:, :-1, :-1], grey[:, :-1, 1:] - grey[:, :-1, :-1]
+    energy = (down.square() + across.square()).mean(dim=(1, 2))
+    ways = (across.square() - down.square(), 2 * across * down)
+    return torch.stack([way.mean(dim=(1, 2)) / energy for way in ways], dim=1)
+
+
+def draw(outcome: Outcome) -> Figure:
+    """Distance by block, and what is read off each block; without weights the usual rows."""
+    from vitreous.explain.measure_figures import LINES, side_by_side
+    from vitreous.explain.report_figures import plain
+    from vitreous.lab.figures import in_rows, legend
+
+    if "distance" not in outcome.series:
+        return in_rows(outcome.cases)
+    figure, panels = side_by_side(2, width=3.6, height=3.2)
+    for axis, names, title in zip(
+        panels,
+        (("distance", "farthest head"), ("class", "edges", "colour")),
+        ("distance ÷ that of an even look", "read by a linear probe"),
+        strict=True,
+    ):
+        for name, (colour, _) in zip(names, LINES, strict=False):
+            values = outcome.series[name]
+            axis.plot(range(1, len(values) + 1), values, "o-", color=colour, markersize=3.5, linewidth=1.4, label=name)
+        axis.set_xlabel("block")
+        axis.set_ylabel(title)
+        axis.set_ylim(0, 1.05)
+        plain(axis)
+        legend(axis)
+    return figure
