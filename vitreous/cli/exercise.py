@@ -12,7 +12,7 @@ from rich.text import Text
 from vitreous.cli.show import out, print_fitting, table
 from vitreous.lab.exercise import check as run_checks
 from vitreous.lab.exercise import hand_out, progress, remember
-from vitreous.lab.exercises.result import Result, State
+from vitreous.lab.exercises.result import Result, State, without_vague
 from vitreous.lab.exercises.table import EXERCISES, Exercise, find
 
 Number = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NUMBER")]
@@ -76,7 +76,7 @@ def report(found: Exercise, folder: Path) -> None:
     results = run_checks(found.number, path)
     remember(found, path, results)
     out.print(f"[bold]{found.number}. {found.title}[/bold]  {escape(str(path))}", soft_wrap=True)
-    for result in results:
+    for result in without_vague(results):
         print_result(result)
     passed = sum(result.state is State.PASSED for result in results)
     if passed < len(results):

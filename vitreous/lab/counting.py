@@ -43,7 +43,7 @@ class Memory(TorchDispatchMode):
     """
 
     def __init__(self, given: Iterable[Tensor] = ()) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = 0
         self.given = [tensor.untyped_storage() for tensor in given]
         self.known: dict[int, weakref.ref[UntypedStorage] | None] = {storage._cdata: None for storage in self.given}

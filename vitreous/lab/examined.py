@@ -7,7 +7,7 @@ import torch
 
 from vitreous.data.base import Dataset
 from vitreous.data.loader import EvaluationLoader
-from vitreous.lab.probe import seeded
+from vitreous.lab.chance import seeded
 from vitreous.lab.sweep import Trained, datasets
 from vitreous.models.base import Backbone
 from vitreous.spec import Batch
@@ -42,7 +42,8 @@ def share_right(model: Backbone, batch: Batch) -> float:
 
 def initial(run: Trained) -> Backbone:
     """The model as it was before the first step."""
-    with seeded(run.recipe.train.seed):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.recipe.train.seed)
         model = run.model.config.build()
     model.spec = run.model.spec
     return model.eval()

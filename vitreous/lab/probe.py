@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -44,3 +46,23 @@ def accuracy(x: Float[Tensor, "n f"], labels: Int[Tensor, " n"], learn: int) -> 
     """The share of the rows after the first ``learn`` whose class is read right."""
     targets = torch.nn.functional.one_hot(labels).to(x.dtype)
     return float((ridge(x[:learn], targets[:learn], x[learn:]).argmax(dim=1) == labels[learn:]).double().mean())
+
+
+def by_block(blocks: Sequence[Float[Tensor, "n f"]], known: Tensor) -> list[list[float]]:
+    """A row for each third of the pictures, predicted from the others: what is read off every block there.
+
+    Classes (n,) are read as the share that is right, properties (n, k) as R².
+    """
+    number = len(known)
+    read = accuracy if known.ndim == 1 else explained
+    orders = [torch.arange(number).roll(third * (number // 3)) for third in range(3)]
+    return [[read(x[order], known[order], number - number // 3) for x in blocks] for order in orders]
+
+
+def edge_ways(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b 2"]:
+    """Which way edges run on the whole: upright against level, one diagonal against the other; −1 to 1 each."""
+    grey = images.mean(dim=1)
+    down, across = grey[:, 1:, :-1] - grey[:, :-1, :-1], grey[:, :-1, 1:] - grey[:, :-1, :-1]
+    energy = (down.square() + across.square()).mean(dim=(1, 2)).clamp_min(1e-12)
+    ways = (across.square() - down.square(), 2 * across * down)
+    return torch.stack([way.mean(dim=(1, 2)) / energy for way in ways], dim=1)

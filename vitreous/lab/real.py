@@ -23,8 +23,6 @@ from vitreous.models.vit import ViT
 from vitreous.spec import Preprocess
 from vitreous.weights.load import is_name, load, load_weights
 
-DRAWN = "no --photos were given: scenes of simple shapes, drawn by the library, stood in for them"
-
 
 def deit_tiny(trial: Trial) -> ViT:
     """The model that ``trial.weights`` holds, ready to be looked at."""
@@ -42,16 +40,17 @@ def deit_tiny(trial: Trial) -> ViT:
 
 def pictures(trial: Trial, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """(images as DeiT-Tiny takes them, numbers of their classes): photos by chance, or drawn scenes without any."""
-    if trial.photos:
-        photos = open_data(trial.photos, valid_share=0.0).train
-        return prepared(photos, photos.order(seed, 0)[:count])
-    if DRAWN not in trial.left_out:
-        trial.left_out.append(DRAWN)
-    return drawn(count, seed)
+    if not trial.photos:
+        return drawn(trial, "photos", count, seed=seed)
+    photos = open_data(trial.photos, valid_share=0.0).train
+    return prepared(photos, photos.order(seed, 0)[:count])
 
 
-def drawn(count: int, seed: int, *, size: int = 224) -> tuple[Tensor, Tensor]:
-    """Scenes of the library's own dataset; their class is the kind of the largest shape."""
+def drawn(trial: Trial, missing: str, count: int, *, seed: int = 0, size: int = 224) -> tuple[Tensor, Tensor]:
+    """Scenes of the library's own dataset in the place of pictures that were not given, which is noted."""
+    note = f"no --{missing} given: scenes of simple shapes, drawn by the library, stood in"
+    if note not in trial.left_out:
+        trial.left_out.append(note)
     return prepared(ShapesData(Shapes(count, size, seed=seed)), np.arange(count), size=size)
 
 
@@ -67,3 +66,10 @@ def traces(model: Backbone, images: Tensor, *what: What, size: int = 8) -> Itera
         with record(model, what=what or "weights") as trace, torch.no_grad():
             model(some)
         yield trace
+
+
+def block_features(model: ViT, images: Tensor) -> list[Tensor]:
+    """By block, (pictures, 2 d): the class token beside the mean of the patches."""
+    parts = [list(trace.stream.values()) for trace in traces(model, images, "stream", size=32)]
+    streams = [torch.cat(same) for same in zip(*parts, strict=True)]
+    return [torch.cat([x[:, 0], x[:, model.num_prefix :].mean(dim=1)], dim=1) for x in streams]

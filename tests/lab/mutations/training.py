@@ -29,6 +29,11 @@ def one_coin(self, x):
     return x * (torch.rand(()) >= self.rate) / (1 - self.rate) if self.training else x
 
 
+def one_weight(augment, size, dice):
+    """MixUp's weights with the α of CutMix."""
+    return dice.beta("cutmix", augment.cutmix, 1)[:, :, None]
+
+
 def label_as_drawn(original):
     """CutMix whose label keeps the λ that was drawn, although the box was cut off at the border."""
 
@@ -88,7 +93,7 @@ MUTATIONS = [
         "cutmix",
         "MixUp in the place of CutMix",
         "vitreous.data.mixing:KINDS",
-        lambda original: {**original, "cutmix": original["mixup"]},
+        lambda original: {**original, "cutmix": one_weight},
     ),
     Mutation(
         "cutmix",
@@ -137,12 +142,6 @@ MUTATIONS = [
         "one direction is counted twice",
         "vitreous.lab.claims.contrastive_loss:both_ways",
         lambda original: lambda similarities: F.cross_entropy(similarities, torch.arange(len(similarities))),
-    ),
-    Mutation(
-        "contrastive_loss",
-        "the directions are added, not averaged",
-        "vitreous.lab.claims.contrastive_loss:both_ways",
-        lambda original: lambda similarities: 2 * original(similarities),
     ),
     Mutation(
         "detection_loss",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-import vitreous as vt
+from vitreous.explain.record import record
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.counting import Memory, power
 from vitreous.lab.estimate import exactly
@@ -65,7 +65,7 @@ def measure(side: int, *, explicit: bool, checkpointed: bool = False, dim: int =
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     given = [images, *model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None)]
-    looking = vt.record(model, reduce=lambda weights: weights.new_zeros(1)) if explicit else nullcontext()
+    looking = record(model, reduce=lambda weights: weights.new_zeros(1)) if explicit else nullcontext()
     with looking, Memory(given) as memory:
         score = model(images).sum()
         stored = memory.now

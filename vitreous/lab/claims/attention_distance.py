@@ -20,13 +20,13 @@ from vitreous.layers.attention import Attend
 
 CLAIM = Claim(
     title="Mean attention distance",
-    statement="How far attention reaches is the sum over all queries and keys of weight times distance, in pixels. What "
-    "the class token looks at is row 0 of the matrix, columns 1 to N with N patches.",
+    statement="How far attention reaches is the sum over all queries and keys of weight times distance, in pixels. "
+    "What the class token looks at is row 0 of the matrix, in the slice 1:N of its columns, with N patches.",
     sources=(Source.FOUNDATIONS,),
-    formula=r"d = \sum_{i,j} A_{ij} \, |p_i - p_j|, \quad A[0, 1\!:\!N]",
-    right="The sum must be divided by the number of patches that look, or it grows with the resolution. The class token "
-    "has no place in the picture: its row and its column stay out. A slice 1:N ends before the last of N patches.",
-    right_formula=r"d = \frac{1}{N} \sum_{i} \frac{\sum_j A_{ij} |p_i - p_j|}{\sum_j A_{ij}}, \quad A[0, 1\!:\!N\!+\!1]",
+    formula=r"d = \sum_{i,j} A_{ij} \, |p_i - p_j|, \quad A[0, 1:N]",
+    right="The sum must be divided by the number of patches that look, or it grows with their number. The class token "
+    "has no place in the picture: its row and its column stay out. A slice 1:N ends before the last patch.",
+    right_formula=r"d = \frac{1}{N} \sum_i \frac{\sum_j A_{ij} |p_i - p_j|}{\sum_j A_{ij}}, \quad A[0, 1:N+1]",
     meaning="Only a mean can be compared between resolutions and models: in pixels, at most the picture's diagonal. "
     "Beware of off-by-one slices: the class token's map must have as many entries as there are patches.",
     axes=Axes("patches in the picture", "attention distance in pixels", log="xy"),

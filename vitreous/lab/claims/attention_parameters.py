@@ -11,7 +11,9 @@ from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import exactly
 from vitreous.lab.prediction import near
 from vitreous.lab.trial import Trial
+from vitreous.layers.block import Block
 from vitreous.models import create_model
+from vitreous.models.vit import ViT
 
 CLAIM = Claim(
     title="Parameters of a block",
@@ -43,7 +45,8 @@ def measure(model: str) -> tuple[int, dict[str, int]]:
     """The width of a model, and how many numbers the parts of its first block learn."""
     with torch.device("meta"):
         built = create_model(model, depth=1)
-    block = built.blocks()[0]
+        block = built.blocks()[0]
+    assert isinstance(built, ViT) and isinstance(block, Block)
     parts = {"attention": block.mixer, "MLP": block.mlp, "one LayerNorm": block.norm1, "the whole block": block}
     return built.config.dim, {name: learnt(part) for name, part in parts.items()}
 

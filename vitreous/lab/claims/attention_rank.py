@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,12 +16,13 @@ from vitreous.explain.report_figures import INK, plain
 from vitreous.lab.attention_matrix import attention_matrix, preferring, random_heads, trained_heads
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly
-from vitreous.lab.figures import DOCUMENT, RIGHT, dots, legend
+from vitreous.lab.figures import DOCUMENT, RIGHT, dots, legend, place
 from vitreous.lab.prediction import AtLeast, AtMost, Near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 
 if TYPE_CHECKING:
+    from matplotlib import axes
     from matplotlib.figure import Figure
 
     from vitreous.lab.outcome import Outcome
@@ -40,6 +41,7 @@ CLAIM = Claim(
     "or for a low-rank approximation.",
 )
 TOKENS = 64
+LOGITS, ATTENTION = "logits", "attention"
 TEMPERATURES = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
@@ -49,12 +51,6 @@ def document(n: int, d: int) -> int:
 
 def right(n: int) -> int:
     return n
-
-
-def ranks_of(seed: int, d: int) -> tuple[float, float]:
-    """Of the logits and of the attention of one head."""
-    q, k = random_heads(1, TOKENS, d, seed)
-    return float(rank(Attend().logits(q, k))), float(rank(attention_matrix(q, k)))
 
 
 def focus(a: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,20 +75,7 @@ def by_temperature(seed: int, d: int) -> NDArray[np.float64]:
 def cases(trial: Trial) -> Iterator[Case]:
     widths = trial.choose(quick=(8, 32), full=(4, 8, 16, 32))
     for d in widths:
-        logits, attention = zip(*(ranks_of(seed, d) for seed in trial.seeds), strict=True)
-        measured = trial.repeat(lambda seed, found=logits: found[seed])
-        yield Case(
-            f"rank of the logits QKᵀ, {TOKENS} tokens, d = {d}", measured, right=Near(document(TOKENS, d), 0.0), at=d
-        )
-        measured = trial.repeat(lambda seed, found=attention: found[seed])
-        yield Case(
-            f"rank of the attention, {TOKENS} tokens, d = {d}",
-            measured,
-            document=AtMost(document(TOKENS, d)),
-            right=Near(right(TOKENS), 0.5),
-            at=d,
-            group="attention",
-        )
+        yield from ranks(trial, d)
     measured = trial.repeat(lambda seed: correlation(by_temperature(seed, widths[-1])))
     label = "correlation of effective rank with keys looked at, random heads from hard to soft"
     yield Case(label, measured, document=AtLeast(0.0), right=AtMost(-0.4))
@@ -101,6 +84,16 @@ def cases(trial: Trial) -> Iterator[Case]:
     yield from extremes()
     if trial.has("weights"):
         yield from trained(trial)
+
+
+def ranks(trial: Trial, d: int) -> Iterator[Case]:
+    """Before and after the softmax."""
+    bound, where = document(TOKENS, d), f"{TOKENS} tokens, d = {d}"
+    measured = trial.repeat(lambda seed: float(rank(Attend().logits(*random_heads(1, TOKENS, d, seed)))))
+    yield Case(f"rank of the logits QKᵀ, {where}", measured, right=Near(bound, 0.0), at=d, group=LOGITS)
+    measured = trial.repeat(lambda seed: float(rank(attention_matrix(*random_heads(1, TOKENS, d, seed)))))
+    right_rank = Near(right(TOKENS), 0.5)
+    yield Case(f"rank of A, {where}", measured, document=AtMost(bound), right=right_rank, at=d, group=ATTENTION)
 
 
 def extremes() -> Iterator[Case]:
@@ -120,10 +113,8 @@ def trained(trial: Trial) -> Iterator[Case]:
     heads = trained_heads(trial, trial.choose(1, 8))
     found = [torch.stack([*focus(a), rank(a).double()]) for a in heads]
     keys, effective, numerical = torch.stack(found).mean(dim=0).numpy()
-    measured = bootstrap(numerical, lambda values: float(values.mean()))
-    yield Case(
-        "rank of DeiT-Tiny's heads, 197 tokens, d = 64", measured, document=AtMost(document(197, 64)), right=AtLeast(65)
-    )
+    measured, bound = bootstrap(numerical, lambda values: float(values.mean())), document(197, 64)
+    yield Case("rank of A in DeiT-Tiny, 197 tokens, d = 64", measured, document=AtMost(bound), right=AtLeast(bound + 1))
     measured = bootstrap(np.stack([keys, effective], axis=1), correlation)
     yield Case("correlation of effective rank with keys looked at, DeiT-Tiny's heads", measured, document=AtLeast(0.0))
     trial.keep("trained keys", keys)
@@ -133,13 +124,7 @@ def trained(trial: Trial) -> Iterator[Case]:
 def draw(outcome: Outcome) -> Figure:
     """Left: ranks against the bound. Right: focus against effective rank."""
     figure, (bound, sense) = side_by_side(2, width=5.4, height=3.0)
-    placed = [case for case in outcome.cases if case.at is not None]
-    widths = sorted({case.at for case in placed if case.at is not None})
-    bound.plot(widths, [document(TOKENS, int(d)) for d in widths], label="the text: at most d", **DOCUMENT)
-    bound.plot(widths, [right(TOKENS) for _ in widths], label="what is right: n", **RIGHT)
-    dots(bound, [case for case in placed if case.group], INK, "attention")
-    dots(bound, [case for case in placed if not case.group], "#8a8f98", "logits")
-    bound.set(xlabel="head width d", ylabel=f"rank, {TOKENS} tokens", ylim=(0, 70))
+    draw_bound(bound, [case for case in outcome.cases if case.at is not None])
     names = (("", "random, from hard to soft"), ("trained ", "DeiT-Tiny, one dot a head"))
     for (prefix, label), (colour, _) in zip(names, LINES[1:], strict=False):
         if f"{prefix}keys" in outcome.series:
@@ -150,3 +135,12 @@ def draw(outcome: Outcome) -> Figure:
         plain(axis)
         legend(axis)
     return figure
+
+
+def draw_bound(axis: axes.Axes, cases: Sequence[Case]) -> None:
+    widths = sorted({int(place(case)) for case in cases})
+    axis.plot(widths, [document(TOKENS, d) for d in widths], label="the text: at most d", **DOCUMENT)
+    axis.plot(widths, [right(TOKENS)] * len(widths), label="what is right: n", **RIGHT)
+    for group, colour in ((ATTENTION, INK), (LOGITS, "#8a8f98")):
+        dots(axis, [case for case in cases if case.group == group], colour, group)
+    axis.set(xlabel="head width d", ylabel=f"rank, {TOKENS} tokens", ylim=(0, 70))

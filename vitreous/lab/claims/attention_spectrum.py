@@ -23,9 +23,9 @@ CLAIM = Claim(
     "a small number of positions.",
     sources=(Source.FOUNDATIONS,),
     formula=r"\mathrm{rank}(A) \ll n",
-    right="Numerically the rank is full in every head. The effective rank, which counts directions by their weight, is "
-    "low in late blocks and high in early ones. And it is breadth that makes it low: a head that looks at one token has "
-    "full rank, one that looks at all of them alike has rank 1.",
+    right="Numerically the rank is full even in the last block. The effective rank, which counts directions by their "
+    "weight, is low in late blocks and high in early ones. And it is breadth that makes it low: where each token looks "
+    "at one of its own it is full, where all look at everything alike it is 1.",
     right_formula=r"\mathrm{erank}(A) = \exp(-\sum_i p_i \ln p_i), \quad p_i = \sigma_i / \sum_j \sigma_j",
     meaning="Low-rank approximations of attention fit late blocks; in the early ones, whose sharp local heads use most "
     "directions, they lose a lot. Do not read a low rank as focus: read the entropy.",
@@ -79,11 +79,13 @@ def looks(whole: Tensor) -> tuple[float, float]:
 def real_cases(trial: Trial) -> Iterator[Case]:
     images, _ = pictures(trial, trial.choose(2, 12))
     wholes: dict[str, list[Tensor]] = {}
-    for trace in traces(deit_tiny(trial), images):
+    odd = []
+    for trace in traces(deit_tiny(trial), images, "weights", "norms"):
+        odd.append(measures.outliers(trace.norms["blocks.11"]).double().mean(dim=1).numpy())
         for block, whole in trace.whole().items():
             wholes.setdefault(block, []).append(whole)
     heads: list[tuple[float, float]] = []
-    for number, (block, parts) in enumerate(wholes.items(), start=1):
+    for number, parts in enumerate(wholes.values(), start=1):
         whole = torch.cat(parts)
         found = [looks(head) for head in whole.flatten(0, 1)]
         heads += found
@@ -99,6 +101,11 @@ def real_cases(trial: Trial) -> Iterator[Case]:
         "DeiT-Tiny, all heads: correlation of effective rank with the number of tokens looked at",
         bootstrap(heads, rank_correlation, rounds=500),
         document=AtLeast(0.0),
+    )
+    yield Case(
+        "DeiT-Tiny, last block: tokens that are three times as long as the median",
+        bootstrap(np.concatenate(odd), lambda drawn: float(drawn.mean())),
+        right=AtMost(0.05),
     )
     numerical = measures.rank(wholes["blocks.11"][0][:1].double())
     yield Case(

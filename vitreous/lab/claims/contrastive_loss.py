@@ -99,7 +99,8 @@ def cases(trial: Trial) -> Iterator[Case]:
     yield Case(f"loss of {PAIRS} pairs before anything is learned", exactly(float(both_ways(torch.zeros(PAIRS, PAIRS)))),
                document=Near(document(PAIRS), 0.01), right=Near(right(PAIRS), 0.01))  # fmt: skip
     after = trial.choose(quick=(25, 100), full=(25, 50, 100, 200))
-    for name, similarity, in_the_end in (("cosines", cosines, AtLeast(0.85)), ("dot products", products, AtMost(0.85))):
+    ends = {"cosines": AtLeast(0.85), "dot products": AtMost(0.85)}
+    for name, similarity in (("cosines", cosines), ("dot products", products)):
         one, both = (
             np.array([search_by_text(loss, similarity, after, seed) for seed in trial.seeds])
             for loss in (one_way, both_ways)
@@ -107,7 +108,7 @@ def cases(trial: Trial) -> Iterator[Case]:
         for place, steps in enumerate(after):
             kept = bootstrap(np.stack([one[:, place], both[:, place]], axis=1), share_kept)
             yield Case(f"{name}, after {steps} steps: pictures found by caption, one way ÷ both ways",
-                       kept, document=Near(1.0, 0.1), right=in_the_end if steps == after[-1] else None,
+                       kept, document=Near(1.0, 0.1), right=ends[name] if steps == after[-1] else None,
                        at=steps, group=name)  # fmt: skip
         yield Case(f"{name}: pictures found by caption, trained both ways", mean_of(list(both[:, -1])),
                    right=AtLeast(0.05))  # fmt: skip

@@ -8,10 +8,12 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.counting import forward_flops
+from vitreous.lab.dependence import effect_of_others, given_to, relative_change
 from vitreous.lab.estimate import Estimate, exactly
 from vitreous.lab.prediction import AtLeast, Near, near
-from vitreous.lab.probe import counted_macs, given_to, relative_change, seeded
 from vitreous.lab.trial import Trial
 from vitreous.layers.covariance import CrossCovariance
 
@@ -37,12 +39,6 @@ def document(qkv: Tensor) -> Tensor:
     q, k, v = (part.permute(2, 0, 1) for part in qkv.chunk(3, dim=-1))
     attention = (q @ k.transpose(-1, -2)).softmax(-1)
     return (attention @ v).permute(1, 2, 0)
-
-
-def effect_of_others(layer: Callable[[Tensor], Tensor], batch: Tensor) -> float:
-    """How much the first picture's output changes when the pictures beside it become others."""
-    others = torch.cat([batch[:1], torch.randn_like(batch[1:])])
-    return relative_change(layer(batch)[0], layer(others)[0])
 
 
 def handed(layer: CrossCovariance, batch: Tensor) -> tuple[Tensor, ...]:
@@ -76,7 +72,7 @@ def cases(trial: Trial) -> Iterator[Case]:
                document=AtLeast(0.01), right=Near(0.0, 1e-5))  # fmt: skip
     yield Case("the library: channels that a channel looks at, 32 in 2 heads", exactly(keys),
                right=Near(WIDTH / HEADS, 0.5))  # fmt: skip
-    cost = growth(lambda x: counted_macs(lambda: layer.attend(*handed(layer, x))), batch)
+    cost = growth(lambda x: forward_flops(layer.attend, *handed(layer, x)), batch)
     yield Case("the library: cost of 4 × the tokens", cost,
                document=near(4.0, share=0.01), right=near(4.0, share=0.01))  # fmt: skip
     for name, find, expected in (("as they are", unnormalised, 4.0), ("divided by their lengths", handed, 1.0)):

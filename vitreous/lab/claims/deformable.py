@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.dependence import given_to
 from vitreous.lab.estimate import exactly
 from vitreous.lab.prediction import AtLeast, Near
-from vitreous.lab.probe import given_to, seeded
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Seam
 from vitreous.layers.deformable import Deformable

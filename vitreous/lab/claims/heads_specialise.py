@@ -105,7 +105,7 @@ def others(similarity: Tensor) -> Tensor:
 
 
 def steadiness(model: ViT, images: Tensor) -> Estimate:
-    """Cosine of one head in neighbouring pictures, less that of two heads in one picture; the interval is over heads."""
+    """Cosine of one head in two pictures, less that of two heads in one picture; the interval is over heads."""
     rows = []
     for trace in traces(model, images, size=2):
         for whole in trace.whole().values():

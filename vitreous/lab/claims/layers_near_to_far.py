@@ -14,8 +14,8 @@ from vitreous.explain import measures
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import Estimate, bootstrap, exactly, mean_of
 from vitreous.lab.prediction import AtLeast, AtMost, near
-from vitreous.lab.probe import accuracy, explained
-from vitreous.lab.real import deit_tiny, drawn, pictures, prepared, traces
+from vitreous.lab.probe import by_block, edge_ways, explained
+from vitreous.lab.real import block_features, deit_tiny, drawn, pictures, prepared, traces
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 from vitreous.models.vit import ViT
@@ -102,51 +102,23 @@ def correlation(blocks: Tensor) -> Estimate:
 def probes(model: ViT, trial: Trial) -> Iterator[Case]:
     """The class and two plain properties of a picture, read off every block by a linear probe."""
     count = trial.choose(180, 1500)
-    if trial.has("cifar"):
-        splits = open_data(trial.cifar, valid_share=0.0)
-        images, labels = prepared(splits.train, splits.train.order(0, 0)[:count], size=PROBED)
+    if trial.cifar:
+        train = open_data(trial.cifar, valid_share=0.0).train
+        images, labels = prepared(train, train.order(0, 0)[:count], size=PROBED)
     else:
-        images, labels = drawn(count, 0, size=PROBED)
-    blocks, learn = features(model, images), 2 * count // 3
-    known = {"class": labels, "edges": edges(images), "colour": images.mean(dim=(2, 3))}
-    read = {
-        name: [
-            [(accuracy if name == "class" else explained)(x[order], values[order], learn) for x in blocks]
-            for order in folds(count)
-        ]
-        for name, values in known.items()
-    }
-    for name, rows in read.items():
-        trial.keep(name, np.mean(rows, axis=0).tolist())
-    later = {name: [np.mean(row[LATE]) - np.mean(row[EARLY]) for row in rows] for name, rows in read.items()}
-    yield Case(
-        "class, right more often: last four blocks less first four", mean_of(later["class"]), document=AtLeast(0)
-    )
+        images, labels = drawn(trial, "cifar", count, size=PROBED)
+    blocks = block_features(model, images)
+    later = {}
+    for name, known in {"class": labels, "edges": edge_ways(images), "colour": images.mean(dim=(2, 3))}.items():
+        rows = np.array(by_block(blocks, known))
+        trial.keep(name, rows.mean(axis=0).tolist())
+        later[name] = rows[:, LATE].mean(axis=1) - rows[:, EARLY].mean(axis=1)
+        if name == "class":
+            yield Case("class read off the last block", mean_of(rows[:, -1].tolist()), right=AtLeast(0.2))
+    yield Case("class: last four blocks less first four", mean_of(later["class"].tolist()), document=AtLeast(0.0))
     for name in ("edges", "colour"):
-        earlier = mean_of([-value for value in later[name]])
+        earlier = mean_of((-later[name]).tolist())
         yield Case(f"{name}, explained: first four blocks less last four", earlier, document=AtLeast(0.0))
-    yield Case("class read off the last block", mean_of([row[-1] for row in read["class"]]), right=AtLeast(0.3))
-
-
-def folds(count: int) -> list[Tensor]:
-    """Three orders of the rows: each third is once at the end, where it is predicted."""
-    return [torch.arange(count).roll(third * (count // 3)) for third in range(3)]
-
-
-def features(model: ViT, images: Tensor) -> list[Tensor]:
-    """By block, (pictures, 2 d): the class token beside the mean of the patches."""
-    parts = [list(trace.stream.values()) for trace in traces(model, images, "stream", size=32)]
-    streams = [torch.cat(same) for same in zip(*parts, strict=True)]
-    return [torch.cat([x[:, 0], x[:, model.num_prefix :].mean(dim=1)], dim=1) for x in streams]
-
-
-def edges(images: Tensor) -> Tensor:
-    """Which way edges run on the whole, upright against level and one diagonal against the other; −1 to 1 each."""
-    grey = images.mean(dim=1)
-    down, across = grey[:, 1:, :-1] - grey[:, :-1, :-1], grey[:, :-1, 1:] - grey[:, :-1, :-1]
-    energy = (down.square() + across.square()).mean(dim=(1, 2))
-    ways = (across.square() - down.square(), 2 * across * down)
-    return torch.stack([way.mean(dim=(1, 2)) / energy for way in ways], dim=1)
 
 
 def draw(outcome: Outcome) -> Figure:

@@ -19,13 +19,13 @@ from vitreous.layers.position import Grid
 
 CLAIM = Claim(
     title="Residual blocks as a low-pass filter",
-    statement="If attention is a discrete Laplacian, a residual block multiplies a wave of frequency ω by a gain that is "
-    "largest at ω = 0 and falls with frequency. So a deep stack of residual blocks is a low-pass filter: it keeps smooth "
-    "patterns and wears away fine detail.",
+    statement="If attention is a discrete Laplacian, a residual block multiplies a wave of frequency ω by a gain that "
+    "is largest at ω = 0 and falls with frequency. So a deep stack of residual blocks is a low-pass filter: it keeps "
+    "smooth patterns and wears away fine detail.",
     sources=(Source.PRINCIPLES,),
     formula=r"G(\omega)^L = [1 + \alpha (2 \cos \omega - 2)]^L",
-    right="The formula is exact on a ring. The gain falls steadily only for α up to 1/4, and above 1/2 the finest detail "
-    "grows instead. In a trained model attention does smooth, but MLPs bring detail back, and residuals carry it past "
+    right="The formula is exact on a ring. The gain falls steadily only for α up to 1/4; above 1/2 the finest detail "
+    "grows. In a trained model attention does smooth, but MLPs bring detail back, and residuals carry it past "
     "both: the tokens of the last block hold more fine detail than those of the first.",
     right_formula="",
     meaning="Smoothing is what attention does, not what a ViT does: features of late blocks still tell neighbouring "

@@ -33,8 +33,8 @@ CLAIM = Claim(
     "has the more stable gradients.",
     sources=(Source.PRINCIPLES, Source.DEEP_DIVE),
     formula=r"|x_L| \sim (1+g)^L |x_0| \; \mathrm{(Post)}, \quad |x_0| + L C \; \mathrm{(Pre)}",
-    right="Post-LN's activations are constant, since each block ends with the norm. Pre-LN's grow like the square root of "
-    "the depth, for branches with random weights point in unrelated directions. Post-LN's trouble is another: the "
+    right="Post-LN's activations are constant, since each block ends with the norm. Pre-LN's grow like the square root "
+    "of the depth, for branches with random weights point in unrelated directions. Post-LN's trouble is another: the "
     "gradients of its last blocks do not shrink with depth, and its tokens become alike sooner.",
     right_formula=r"|x_L| = 1 \; \mathrm{(Post)}, \quad \sqrt{|x_0|^2 + \sum_l c_l^2} \; \mathrm{(Pre)}",
     meaning="Pre-LN makes the late blocks of a deep model small steps on a large stream: it trains without warm-up and "

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.counting import forward_flops
 from vitreous.lab.estimate import exactly
 from vitreous.lab.prediction import AtLeast, AtMost, Near, near
-from vitreous.lab.probe import counted_macs, seeded
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 from vitreous.layers.performer import LinearAttend, PositiveFeatures
@@ -76,8 +77,8 @@ def measured_macs(n: int, r: int) -> float:
     x = torch.zeros(1, 1, n, WIDTH)
     with seeded(0):
         features = PositiveFeatures(WIDTH, r)
-    linear = counted_macs(lambda: LinearAttend()(features(x), features(x), x))
-    return linear / counted_macs(lambda: Attend()(x, x, x))
+    linear = 2 * forward_flops(features, x) + forward_flops(LinearAttend(), features(x), features(x), x)
+    return linear / forward_flops(Attend(), x, x, x)
 
 
 def cases(trial: Trial) -> Iterator[Case]:

@@ -61,21 +61,22 @@ def cases(trial: Trial) -> Iterator[Case]:
         for side in trial.choose(quick=(224, 384, 1024), full=(224, 384, 512, 768, 1024, 1536, 2048)):
             macs = counted_macs(model, side, depth=1)
             products = macs["layers.0.mixer.attend"]
-            high = side > 224
+            said = AtLeast(document()) if side > 224 else None  # of high resolution
             yield Case(
                 f"{NAMES[model]}, {side} px: share of the block",
                 exactly(products / macs["layers.0"]),
-                document=AtLeast(document()) if high else None,
+                document=said,
                 right=Near(right(side, width), 1e-6),
                 at=side,
                 group=NAMES[model],
             )
-            yield Case(
-                f"{NAMES[model]}, {side} px: share of the attention alone",
-                exactly(products / macs["layers.0.mixer"]),
-                document=AtLeast(document()) if high else None,
-                right=Near(right_of_attention(side, width), 1e-6),
-            )
+            if side in (384, 1024):
+                yield Case(
+                    f"{NAMES[model]}, {side} px: share of the attention alone",
+                    exactly(products / macs["layers.0.mixer"]),
+                    document=said,
+                    right=Near(right_of_attention(side, width), 1e-6),
+                )
     yield from by_our_cost()
 
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
-from vitreous.data.loader import EvaluationLoader
-from vitreous.data.sources import open_data
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly
+from vitreous.lab.photo_answers import answers, classes_in_order
 from vitreous.lab.prediction import AtLeast, AtMost, Near
-from vitreous.lab.real import deit_tiny
 from vitreous.lab.trial import Trial
-from vitreous.spec import Preprocess
 from vitreous.weights import accuracy
 
 if TYPE_CHECKING:
@@ -111,48 +105,15 @@ def cases(trial: Trial) -> Iterator[Case]:
 
 def by_resolution(trial: Trial) -> Iterator[Case]:
     """DeiT-Tiny on the same photos at its own resolution and at others."""
-    photos = open_data(trial.photos, valid_share=0.0).train
-    chosen = photos.order(0, 0)[: trial.choose(quick=60, full=1000)]
     sizes = trial.choose(quick=(224, 112), full=(224, 112, 160, 320))
-    logits, folders = {}, np.empty(0)
-    for size in sizes:
-        logits[size], folders = answers(trial, size, chosen)
-    classes = classes_in_order(sum(logits.values()), folders)
-    hits = {size: 100.0 * (answer.argmax(1) == classes) for size, answer in logits.items()}
+    said = {size: answers(trial, size, count=trial.choose(quick=60, full=1000)) for size in sizes}
+    together = np.sum([answer for answer, _ in said.values()], axis=0)
+    classes = classes_in_order(together, said[224][1])
+    hits = {size: 100.0 * (answer.argmax(1) == classes) for size, (answer, _) in said.items()}
     yield Case("DeiT-Tiny on photos at 224 pixels", bootstrap(hits[224], np.mean), right=AtLeast(60))
     for size in sizes[1:]:
         lost = bootstrap(hits[224] - hits[size], np.mean)
         yield Case(f"DeiT-Tiny: points lost at {size} pixels", lost, AtMost(1), AtLeast(5) if size == 112 else None)
-
-
-def answers(trial: Trial, size: int, chosen: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """(logits, number of the folder) of every photo."""
-    model, photos = deit_tiny(trial), open_data(trial.photos, valid_share=0.0).train
-    rows = []
-    with torch.inference_mode():
-        for _, batch in EvaluationLoader(photos, replace(Preprocess(), image_size=(size, size))).part(chosen):
-            rows.append((model(batch.images).log_softmax(1).numpy(), batch.targets.argmax(1).numpy()))
-    logits, folders = (np.concatenate(column) for column in zip(*rows, strict=True))
-    return logits, folders
-
-
-def classes_in_order(logits: NDArray[np.float32], folders: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Every photo's class, for folders named by WordNet ids: ImageNet numbers its classes in their order.
-
-    Of all increasing sequences of classes, the one that the logits of all photos like best.
-    """
-    names, home = np.unique(folders, return_inverse=True)
-    scores = np.zeros((len(names), logits.shape[1]))
-    np.add.at(scores, home, logits)
-    totals = [scores[0]]
-    for row in scores[1:]:
-        before = np.maximum.accumulate(totals[-1])
-        totals.append(row + np.concatenate([[-np.inf], before[:-1]]))
-    last, found = logits.shape[1], []
-    for total in reversed(totals):
-        last = int(total[:last].argmax())
-        found.append(last)
-    return np.array(found[::-1])[home]
 
 
 def draw(outcome: Outcome) -> Figure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -24,9 +25,9 @@ CLAIM = Claim(
     "token; its rows are the receptive fields of the tokens.",
     sources=(Source.PRINCIPLES, Source.FOUNDATIONS),
     formula=r"R = A^{(L)} A^{(L-1)} \cdots A^{(1)}",
-    right="Exact for attention without residual connections. But every factor averages, so that after a dozen layers all "
-    "rows are the same. Adding half of the identity for the residual keeps rows apart a thousand times better, and still "
-    "far less than they are in a trained model, where gradients say what depends on what.",
+    right="Exact for attention without residual connections. But every factor averages, so that after a dozen layers "
+    "all rows are the same. Adding half of the identity for the residual keeps rows a thousand times further apart, "
+    "and still far less than they are in a trained model, where gradients say what depends on what.",
     right_formula=r"R = \prod_l \frac{1}{2} (A^{(l)} + I)",
     meaning="The plain product shows the same map for every token: never read it as a token's receptive field. Rollout "
     "with the residual is better and still too even; for one token's sources use gradients or occlusion. It also shows "
@@ -89,7 +90,7 @@ def cases(trial: Trial) -> Iterator[Case]:
         for residual in (False, True):
             yield Case(
                 f"{layers} layers, {'half the identity added' if residual else 'plain product'}: rows from their mean",
-                trial.repeat(lambda seed, n=layers, r=residual: measured_spread(197, 1.0, n, r, seed)),
+                trial.repeat(partial(measured_spread, 197, 1.0, layers, residual)),
                 document=None if residual else AtLeast(TOLD_APART),
                 right=near(right(197, 1.0, layers, residual=residual), share=0.5),
             )
@@ -111,7 +112,7 @@ def real_cases(trial: Trial) -> Iterator[Case]:
     )
     yield Case(
         "DeiT-Tiny: the same with half the identity ÷ plain product",
-        bootstrap(list(zip(*found.values(), strict=True)), lambda rows: float(rows[:, 1].mean() / rows[:, 0].mean())),
+        bootstrap(np.array(list(found.values())).T, lambda rows: float(rows[:, 1].mean() / rows[:, 0].mean())),
         right=AtLeast(10.0),
     )
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.dependence import seen_by
 from vitreous.lab.estimate import Estimate, exactly
 from vitreous.lab.prediction import AtLeast, Near, near
-from vitreous.lab.probe import seen_by, seeded
 from vitreous.lab.trial import Trial
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.mixer import Place

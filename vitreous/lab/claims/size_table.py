@@ -22,8 +22,8 @@ CLAIM = Claim(
     "training time faster than linearly.",
     sources=(Source.PIXELS,),
     formula=r"\mathrm{days} \propto \mathrm{parameters}^k, \; k > 1",
-    right="In the table itself days grow with a power of about 0.8, and 13 bytes a parameter are no FP16 weights, which "
-    "take two: they are nearer to what training with Adam holds. Operations for a picture grow in proportion to the "
+    right="In the table itself days grow with a power of about 0.8. Its 13 bytes a parameter are not FP16 weights, "
+    "which take two: they are nearer to what training with Adam holds. Operations for a picture grow in proportion to the "
     "parameters; what grows faster is the cost of the published models, whose largest also have smaller patches.",
     right_formula=r"\mathrm{days} \propto \mathrm{parameters}^{0.8}",
     meaning="At one patch size, reckon with training cost in proportion to parameters × pictures, and with 16 to 18 "
@@ -37,7 +37,7 @@ DAYS = (3, 7, 14, 30)
 CORE_DAYS = {"L/16": 680, "H/14": 2500}
 
 
-def document(millions: float) -> float:
+def document(millions: int) -> float:
     """Gigabytes "in FP16", from the table."""
     return dict(zip(MILLIONS, GIGABYTES, strict=True))[millions]
 

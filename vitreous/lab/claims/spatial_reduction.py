@@ -1,4 +1,4 @@
-"""Spatial reduction shrinks the map before keys and values are made of it: the other order costs as much as it saves."""
+"""Spatial reduction shrinks the map before keys and values are made of it: the other order pays for it twice."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import torch
 
+from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.counting import forward_flops
+from vitreous.lab.dependence import given_to
 from vitreous.lab.estimate import exactly
-from vitreous.lab.prediction import near
-from vitreous.lab.probe import counted_macs, given_to, seeded
+from vitreous.lab.prediction import Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.mixer import Place
 from vitreous.layers.reduction import ReducedAttention, Reduction
@@ -23,8 +25,8 @@ CLAIM = Claim(
     right="The map is reduced first and projected to keys and values after a norm. Queries do look at R² times fewer keys, "
     "but one convolution serves both, and the projection too becomes R² times cheaper.",
     right_formula=r"K', V' = \mathrm{LN}(\mathrm{Conv}_{R \times R}(X)) \, W_{K,V}",
-    meaning="Reduce, then project: half the convolution's parameters, and in a stage with R = 8 half of the products. The "
-    "convolution has R²d² weights: with R = 8 it is by far the largest matrix of the block, so do not pay for it twice.",
+    meaning="Reduce, then project: that saves half of the convolution's parameters and, with R = 8, two fifths of the "
+    "layer's products. The convolution has R²d² weights, which makes it by far the largest matrix of the block.",
     axes=Axes("reduction ratio R", "MACs of the layer, in units of n d²", log="xy"),
 )
 SIDE, WIDTH = 56, 64  # PVT's first stage at 224 pixels
@@ -67,7 +69,7 @@ def cases(trial: Trial) -> Iterator[Case]:
     x = torch.zeros(1, TOKENS, WIDTH)
     for ratio in trial.choose(quick=(4, 8), full=(2, 4, 8)):
         layer = build(ratio)
-        macs = counted_macs(lambda layer=layer: layer(x, (SIDE, SIDE))) / (TOKENS * WIDTH**2)
+        macs = forward_flops(layer, x, (SIDE, SIDE)) / (2 * TOKENS * WIDTH**2)
         yield Case(
             f"R = {ratio}: MACs / (n d²)",
             exactly(macs),
@@ -76,7 +78,7 @@ def cases(trial: Trial) -> Iterator[Case]:
             at=ratio,
         )
         (_, k, _), _ = given_to(layer.attention.attend, lambda layer=layer: layer(x, (SIDE, SIDE)))
-        count = near(keys(ratio), share=1e-6)
+        count = Near(keys(ratio), 0.5)
         yield Case(f"R = {ratio}: keys that a query looks at", exactly(k.shape[-2]), document=count, right=count)
         yield Case(
             f"R = {ratio}: parameters of the matrices",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import exp
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,7 @@ def cases(trial: Trial) -> Iterator[Case]:
         for tau in (COLD, 1.0, HOT):
             yield Case(
                 f"{kind}, τ = {tau:g}",
-                trial.repeat(lambda seed, kind=kind, tau=tau: measure(kind, tau, seed)),
+                trial.repeat(partial(measure, kind, tau)),
                 document=None if tau == 1 else near(document(tau), share=0.05),
                 right=near(right(tau, **options), share=0.15 if tau == 1 else 0.05),
                 at=tau,

@@ -16,8 +16,8 @@ from vitreous.layers.window import WindowAttention
 
 CLAIM = Claim(
     title="What attention in windows costs",
-    statement="Attention within windows of M × M cells costs M² · n/M² · d = nd instead of n²d: linear in the number of "
-    "cells n. Shifted windows reduce the computation of attention.",
+    statement="Attention within windows of M × M cells costs M² · n/M² · d = nd instead of n²d: linear in the number "
+    "of cells n. Shifted windows reduce the computation of attention.",
     sources=(Source.FOUNDATIONS, Source.MODERN),
     formula=r"O(M^2 \cdot \frac{n}{M^2} \cdot d) = O(n d)",
     right="There are n/M² windows with M⁴ pairs each: the cost is linear in n and linear in the M² cells of a window. "

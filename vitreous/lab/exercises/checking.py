@@ -16,11 +16,16 @@ Mistakes = Sequence[tuple[Tensor, str]]
 
 
 class Wrong(Exception):
-    """A message for the learner. ``final``: nothing else can be said about this answer before that is mended."""
+    """A message for the learner.
 
-    def __init__(self, message: str, *, final: bool = False) -> None:
+    ``final``: nothing else can be said about this answer before that is mended. ``vague``: it says that something is
+    wrong but not what, so that it need not be read where another check knows more.
+    """
+
+    def __init__(self, message: str, *, final: bool = False, vague: bool = False) -> None:
         super().__init__(message)
         self.final = final
+        self.vague = vague
 
 
 def guarded(function: Answer) -> Answer:
@@ -95,7 +100,8 @@ def agree(found: Tensor, right: Tensor, otherwise: str, mistakes: Mistakes = ())
         raise Wrong(f"{otherwise}: there are NaNs in the answer")
     gap = (found - right).abs()
     place = [int(index) for index in torch.unravel_index(gap.argmax(), gap.shape)]
-    raise Wrong(f"{otherwise}: at {place} stands {found[tuple(place)]:.4g}, not {right[tuple(place)]:.4g}")
+    there = f"at {place} stands {found[tuple(place)]:.4g}, not {right[tuple(place)]:.4g}"
+    raise Wrong(f"{otherwise}: {there}", vague=True)
 
 
 def blame(found: Tensor, mistakes: Mistakes) -> None:
@@ -112,7 +118,7 @@ def equal(found: float, right: float, otherwise: str, mistakes: Sequence[tuple[f
     for wrong, message in mistakes:
         if close(found, wrong):
             raise Wrong(message)
-    raise Wrong(f"{otherwise}: {found:.6g}, not {right:.6g}")
+    raise Wrong(f"{otherwise}: {found:.6g}, not {right:.6g}", vague=True)
 
 
 def close(a: float, b: float) -> bool:

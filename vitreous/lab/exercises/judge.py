@@ -31,30 +31,29 @@ def judge(exercise: Exercise, path: Path) -> Iterator[Result]:
         return
     stuck: set[str] = set()
     for check in checks_of(exercise):
-        needed = set(inspect.signature(check).parameters)
-        if needed & stuck:
-            yield Result(title_of(check), State.WAITING)
+        if needs_of(check) & stuck:
+            yield Result(title_of(check), State.WAITING, about=needs_of(check))
             continue
         result, final = one_result(check, module, path)
         if final:
-            stuck |= needed
+            stuck |= result.about
         yield result
 
 
 def one_result(check: Check, module: ModuleType, path: Path) -> tuple[Result, bool]:
     """What a check found, and whether the others must wait."""
-    title = title_of(check)
+    title, about = title_of(check), needs_of(check)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            check(**{name: answer(module, name) for name in inspect.signature(check).parameters})
+            check(**{name: answer(module, name) for name in about})
     except Wrong as wrong:
-        return Result(title, State.FAILED, str(wrong)), wrong.final
+        return Result(title, State.FAILED, str(wrong), about, wrong.vague), wrong.final
     except NotImplementedError:
-        return Result(title, State.NOT_WRITTEN), True
+        return Result(title, State.NOT_WRITTEN, about=about), True
     except (Exception, SystemExit) as error:
-        return Result(title, State.FAILED, told(error, path)), True
-    return Result(title, State.PASSED), False
+        return Result(title, State.FAILED, told(error, path), about), True
+    return Result(title, State.PASSED, about=about), False
 
 
 def load(path: Path) -> ModuleType:
@@ -76,6 +75,11 @@ def answer(module: ModuleType, name: str) -> Answer:
 def checks_of(exercise: Exercise) -> list[Check]:
     module = importlib.import_module(f"vitreous.lab.exercises.checks.{exercise.module}")
     return [member for name, member in vars(module).items() if name.startswith("check_")]
+
+
+def needs_of(check: Check) -> frozenset[str]:
+    """The learner's functions that a check asks for, by the names of its parameters."""
+    return frozenset(inspect.signature(check).parameters)
 
 
 def title_of(check: Check) -> str:

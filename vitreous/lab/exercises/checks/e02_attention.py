@@ -86,7 +86,7 @@ def check_batch(attention: Answer) -> None:
     found = attention(q, k, v)
     shaped(found[0], (2, 3, 4, 8), "(…, n, e) of the output")
     weights = shaped(found[1], (2, 3, 4, 5), "(…, n, m) of the weights")
-    agree(weights, Attend().weights(q, k), "with axes in front the weights differ: does the softmax run along axis −1?")
+    agree(weights, Attend().weights(q, k), "with axes in front the weights differ (the softmax runs along axis −1)")
 
 
 def check_output(attention: Answer) -> None:

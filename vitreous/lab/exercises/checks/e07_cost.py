@@ -82,7 +82,8 @@ def compare(found: float, right: int, parts: Mapping[str, int] | None = None) ->
             raise Wrong(f"{found:,.0f} is too little by {value:,}: exactly {name}")
         if found == right + value:
             raise Wrong(f"{found:,.0f} is too much by {value:,}: exactly {name}, counted twice")
-    raise Wrong(f"{found:,.0f} is not {right:,}: {abs(found - right):,.0f} too {'much' if found > right else 'little'}")
+    much = "much" if found > right else "little"
+    raise Wrong(f"{found:,.0f} is not {right:,}: {abs(found - right):,.0f} too {much}", vague=True)
 
 
 def parameter_parts(image: int, p: int, d: int, depth: int, classes: int) -> dict[str, int]:

@@ -1,0 +1,75 @@
+"""torch's encoder layer expects tokens first: given the batch first, it lets pictures look at pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.lab.chance import seeded
+from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.dependence import Function, effect_of_others, relative_change
+from vitreous.lab.estimate import Estimate, exactly
+from vitreous.lab.prediction import AtLeast, Near
+from vitreous.lab.trial import Trial
+from vitreous.models import create_model
+
+CLAIM = Claim(
+    title="Whose tokens attend to whose",
+    statement="In a hybrid, and in a transformer over several cameras, features laid out as pictures × tokens × channels "
+    "are given to nn.TransformerEncoder as they are: its layers let a picture's tokens attend to each other.",
+    sources=(Source.MODERN,),
+    formula="",
+    right="Unless told batch_first=True, torch's layers take tokens × pictures × channels. Given the batch first, the tokens "
+    "at one place of all pictures attend to each other, and no token ever sees another of its own picture.",
+    right_formula="",
+    meaning="Such a model trains and even learns something, but its answers depend on which pictures share a batch, and with "
+    "one picture at a time attention does nothing at all. Test it: change one picture, and no other output may move.",
+)
+PICTURES, TOKENS, WIDTH = 4, 16, 32
+#: One small model of many families: quickly four of them.
+FAMILIES = (
+    "vit_tiny_r_s16", "vit_tiny_16", "xcit_nano_12_16", "mobilevit_xxs", "swin_tiny", "dat_tiny", "pvt_tiny",
+    "pvt_v2_b0", "cvt_13", "coatnet_0", "convnext_atto", "resnet18", "efficientformer_l1", "fastvit_t8",
+    "vit_down_tiny_16",
+)  # fmt: skip
+
+
+def encoder(*, batch_first: bool) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(WIDTH, 2, dim_feedforward=2 * WIDTH, batch_first=batch_first)
+    return nn.TransformerEncoder(layer, num_layers=2, enable_nested_tensor=False).eval()
+
+
+def effect_of_a_token(model: Function, batch: Tensor) -> float:
+    """How much all other tokens of a picture change when one of them becomes another."""
+    changed = batch.clone()
+    changed[:, 0] = torch.randn_like(batch[:, 0])
+    return relative_change(model(batch)[:, 1:], model(changed)[:, 1:])
+
+
+@torch.no_grad()
+def measure(look: Callable[[Function, Tensor], float], batch_first: bool, seed: int) -> float:
+    with seeded(seed):
+        return look(encoder(batch_first=batch_first), torch.randn(PICTURES, TOKENS, WIDTH))
+
+
+@torch.no_grad()
+def largest_in_library(names: tuple[str, ...]) -> Estimate:
+    with seeded(0):
+        images = torch.randn(2, 3, 64, 64)
+        return exactly(max(effect_of_others(create_model(name, image_size=64).eval(), images) for name in names))
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    for batch_first, name in ((False, "as in the text"), (True, "with batch_first=True")):
+        others = trial.repeat(lambda seed, first=batch_first: measure(effect_of_others, first, seed))
+        tokens = trial.repeat(lambda seed, first=batch_first: measure(effect_of_a_token, first, seed))
+        none, some = Near(0.0, 1e-4), AtLeast(0.01)
+        yield Case(f"{name}: effect of other pictures on a picture's output", others,
+                   document=None if batch_first else none, right=none if batch_first else some)  # fmt: skip
+        yield Case(f"{name}: effect of a token on others of its picture", tokens,
+                   document=None if batch_first else some, right=some if batch_first else none)  # fmt: skip
+    names = FAMILIES[: trial.choose(quick=4, full=len(FAMILIES))]
+    yield Case(f"the library, {len(names)} families: largest effect of other pictures", largest_in_library(names),
+               right=Near(0.0, 1e-4))  # fmt: skip

@@ -1,0 +1,110 @@
+"""Whether attention that spreads more widely goes with better generalisation, over the runs of the sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitreous.explain.record import record
+from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.compare import learned
+from vitreous.lab.estimate import bootstrap, exactly
+from vitreous.lab.examined import unseen
+from vitreous.lab.prediction import AtLeast, AtMost, Near
+from vitreous.lab.sweep import Trained, every, trained
+from vitreous.lab.trial import Trial
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from vitreous.lab.outcome import Outcome
+
+CLAIM = Claim(
+    title="Attention entropy and generalisation",
+    statement="Higher attention entropy goes with better generalisation: models whose tokens look at many others do "
+    "better on new pictures.",
+    sources=(Source.FOUNDATIONS,),
+    formula=r"H(A_i) = -\sum_{j=1}^{n} A_{ij} \log A_{ij}",
+    right="An observation, not a law: entropy follows from width, patches, positions and data, each of which moves "
+    "accuracy for reasons of its own. The correlation over many small runs says what there is to it.",
+    right_formula="",
+    meaning="Do not steer by attention entropy, and do not add a term for it to the loss on the strength of a "
+    "correlation: an untrained model has nearly the highest entropy there is, and knows nothing.",
+)
+
+#: Runs that learn from all pictures and differ in the model or its training, and those with fewer pictures.
+ALIKE = (
+    "base", "width_quarter", "width_half", "width_double", "mean_pooling", "max_pooling", "sincos_positions",
+    "no_positions", "patch_half", "patch_double", "sgd", "no_clipping", "relu",
+)  # fmt: skip
+FEWER = ("base_few", "base_some", "base_many", "bare_some", "heavy_some")
+QUICK = ("base", "width_half", "mean_pooling", "no_positions")
+
+
+def largest(tokens: int) -> float:
+    """The entropy of attention that looks at all tokens alike."""
+    return float(np.log(tokens))
+
+
+@torch.no_grad()
+def relative_entropy(run: Trained, pictures: int) -> float:
+    """Mean entropy over layers, heads, queries and unseen pictures, as a share of the largest possible."""
+    with record(run.model) as trace:
+        run.model(unseen(run, pictures).images)
+    tokens = next(iter(trace.values())).weights.shape[-1]
+    return float(torch.stack([values.mean() for values in trace.entropy().values()]).mean()) / largest(tokens)
+
+
+def correlation(rows: NDArray[Any]) -> float:
+    """Pearson's, of the two columns; none where either of them does not vary."""
+    x, y = (rows - rows.mean(axis=0)).T
+    scale = float(np.sqrt((x**2).sum() * (y**2).sum()))
+    return float((x * y).sum()) / scale if scale > 1e-12 else float("nan")
+
+
+def mean_row(trial: Trial, name: str) -> tuple[float, float, float]:
+    """Entropy, accuracy and generalisation gap of one kind of run, over its seeds."""
+    runs = every(trial, name)
+    rows = [(relative_entropy(run, trial.choose(50, 100)), run.accuracy, run.train_accuracy - run.accuracy)
+            for run in runs]  # fmt: skip
+    entropy, accuracy, gap = np.mean(rows, axis=0)
+    return float(entropy), float(accuracy), float(gap)
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    names = trial.choose(QUICK, ALIKE + FEWER)
+    rows = np.array([mean_row(trial, name) for name in names])
+    for column, values in zip(("entropy", "accuracy", "gap"), rows.T, strict=True):
+        trial.keep(column, values)
+    for label, number in ((f"all {len(names)} kinds of run", len(names)), ("all pictures, models differ", len(ALIKE))):
+        chosen = rows[:number]
+        if label == "" or (number == len(ALIKE) and trial.quick):
+            continue
+        accuracy, gap = (bootstrap(chosen[:, [0, column]], correlation) for column in (1, 2))
+        yield Case(f"{label}: correlation of entropy with accuracy", accuracy, document=AtLeast(0.0))
+        yield Case(f"{label}: correlation of entropy with the gap", gap, document=AtMost(0.0))
+    share = rows[:, 0].max()
+    yield Case("largest entropy, as a share of the possible", exactly(share), right=Near(0.5, 0.5))
+    yield learned(trained(trial, "base"), "the base run")
+
+
+def draw(outcome: Outcome) -> Figure:
+    from vitreous.explain.measure_figures import side_by_side
+    from vitreous.explain.report_figures import INK, ORANGE, plain
+
+    figure, panels = side_by_side(2)
+    fewer = np.arange(len(outcome.series["entropy"])) >= (len(QUICK) if outcome.quick else len(ALIKE))
+    for axis, name in zip(panels, ("accuracy", "gap"), strict=True):
+        x, y = (np.array(outcome.series[column]) for column in ("entropy", name))
+        axis.scatter(x[~fewer], y[~fewer], color=INK, s=18, label="all pictures")
+        if fewer.any():
+            axis.scatter(x[fewer], y[fewer], color=ORANGE, s=18, label="fewer pictures")
+            axis.legend(fontsize=8, frameon=False)
+        axis.set_xlabel("attention entropy, share of the largest")
+        axis.set_ylabel({"accuracy": "accuracy on new pictures", "gap": "accuracy lost on new pictures"}[name])
+        plain(axis)
+    return figure

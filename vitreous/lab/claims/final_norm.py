@@ -1,0 +1,124 @@
+"""A Pre-LN stream grows with depth and is never normalised: what a classifier sees depends on the final norm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.data.base import Pixels
+from vitreous.data.sources import open_data
+from vitreous.lab.chance import seeded
+from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.dependence import given_to
+from vitreous.lab.estimate import exactly, mean_of
+from vitreous.lab.prediction import AtLeast, AtMost, Near, near
+from vitreous.lab.real import deit_tiny, pictures
+from vitreous.lab.trial import Trial
+from vitreous.layers.block import PostNormBlock
+from vitreous.models.base import Backbone
+from vitreous.models.vit import ViTConfig
+
+CLAIM = Claim(
+    title="The norm after the last block",
+    statement="A benefit of Pre-LN over Post-LN: the final LayerNorm can be skipped, though ViT keeps it.",
+    sources=(Source.DEEP_DIVE,),
+    formula=r"y = \mathrm{head}(x_L), \quad x_{l+1} = x_l + F(\mathrm{LN}(x_l))",
+    right="It is the other way round. Post-LN ends with a norm and needs no further one; Pre-LN only ever adds to its "
+    "stream, which grows faster than the root of the depth. A shallow model can learn to live without the final norm.",
+    right_formula=r"y = \mathrm{head}(\mathrm{LN}(x_L)), \quad \|x_L\|^2 \geq \|x_0\|^2 + L \, \|F\|^2",
+    meaning="Keep it: it costs 2d parameters. Without it the scale of the logits, and so the best learning rate and the "
+    "sureness of the answers, change with every block that is added.",
+    axes=Axes("blocks", "size of what the classifier sees (root mean square)", log="xy"),
+)
+SMALL = ViTConfig(image_size=(8, 8), patch_size=(2, 2), num_channels=1, num_classes=10, dim=32, num_heads=2)
+PEAK = 3e-3  # learning rate
+
+
+def document(depth: int) -> float:
+    """Were the norm superfluous, the stream would have the size that the norm gives it."""
+    return 1.0
+
+
+def right(depth: int, after_one: float) -> float:
+    """At least: from 1, every block adds the variance that the first one adds; what they share adds more."""
+    return math.sqrt(1 + depth * (after_one**2 - 1))
+
+
+def stream_size(depth: int, seed: int, *, post: bool = False) -> float:
+    """Behind the last block of a fresh ViT."""
+    config = ViTConfig(image_size=(32, 32), patch_size=(4, 4), dim=64, num_heads=2, depth=depth)
+    with seeded(seed):
+        model, images = config.override(class_token=False, pool="mean").build(), torch.randn(2, 3, 32, 32)
+        if post:
+            model.layers = nn.ModuleList(PostNormBlock(config.dim, one.mixer, one.mlp) for one in model.layers)
+    return size_behind(model, images)
+
+
+@torch.no_grad()
+def size_behind(model: Backbone, images: Tensor) -> float:
+    """The tokens behind the last block, over those before the first, which Post-LN's own norms have forgotten."""
+    (start, *_), _ = given_to(model.blocks()[0], lambda: model(images))
+    (end,), _ = given_to(model.get_submodule("norm"), lambda: model(images))
+    return size(end) / (1.0 if isinstance(model.blocks()[0], PostNormBlock) else size(start))
+
+
+def size(x: Tensor) -> float:
+    return float(x.square().mean().sqrt())
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    """Handwritten digits around zero, and the classes' vectors."""
+    data = open_data("digits").train
+    assert isinstance(data, Pixels)
+    everything = np.arange(len(data))
+    return torch.from_numpy(data.pixels(everything)) / 127.5 - 1, torch.from_numpy(data.targets(everything))
+
+
+def accuracy(seed: int, depth: int, steps: int, *, normed: bool) -> float:
+    """On the last 300 digits, after some steps of training on the others."""
+    images, targets = digits()
+    with seeded(seed):
+        model = SMALL.override(depth=depth).build()
+        if not normed:
+            model.norm = nn.Identity()
+        optimiser = torch.optim.AdamW(model.parameters(), lr=PEAK)
+        for step in range(steps):
+            optimiser.param_groups[0]["lr"] = PEAK * min(1.0, 10 * (step + 1) / steps) * (1 - step / steps)
+            chosen = torch.randint(len(images) - 300, (64,))
+            optimiser.zero_grad()
+            F.cross_entropy(model(images[chosen]), targets[chosen]).backward()
+            optimiser.step()
+        with torch.no_grad():
+            answers = model.eval()(images[-300:])
+    return float((answers.argmax(1) == targets[-300:].argmax(1)).double().mean())
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    after_one = trial.repeat(lambda seed: stream_size(1, seed)).value
+    depths = trial.choose(quick=(2, 8, 32), full=(2, 4, 8, 16, 32, 64))
+    for depth in depths:
+        yield Case(
+            f"Pre-LN without a final norm, {depth} blocks",
+            trial.repeat(lambda seed, depth=depth: stream_size(depth, seed), seeds=range(3)),
+            document=near(document(depth), share=0.25),
+            right=AtLeast(0.9 * right(depth, after_one)),
+            at=depth,
+            group="Pre-LN without a final norm",
+        )
+    for depth in depths:
+        ends = exactly(stream_size(depth, 0, post=True))
+        yield Case(f"Post-LN, {depth} blocks", ends, right=Near(1.0, 0.01), at=depth, group="Post-LN")
+    if trial.has("weights"):
+        model, (images, _) = deit_tiny(trial), pictures(trial, trial.choose(4, 32))
+        yield Case("trained DeiT-Tiny, 12 blocks", exactly(size_behind(model, images)),
+                   document=near(document(12), share=0.25), right=AtLeast(1.25))  # fmt: skip
+    depth, steps, seeds = trial.choose(quick=(2, 60, range(3)), full=(4, 150, range(5)))
+    runs = [[accuracy(seed, depth, steps, normed=normed) for normed in (True, False)] for seed in seeds]
+    yield Case(f"accuracy lost on digits by a model of {depth} blocks trained without it",
+               mean_of([with_it - without for with_it, without in runs]), document=AtMost(0.02))  # fmt: skip
+    yield Case("accuracy of that model with it", mean_of([with_it for with_it, _ in runs]), right=AtLeast(0.15))

@@ -1,0 +1,115 @@
+"""Smaller patches: what they gain in accuracy and what they cost in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.compare import accuracies, difference, learned
+from vitreous.lab.estimate import bootstrap, exactly
+from vitreous.lab.examined import unseen
+from vitreous.lab.prediction import AtLeast, near
+from vitreous.lab.sweep import Trained, trained
+from vitreous.lab.trial import Trial
+from vitreous.models.vit import ViTConfig
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from vitreous.lab.outcome import Outcome
+
+CLAIM = Claim(
+    title="Smaller patches",
+    statement="Smaller patches give more tokens, hence better accuracy, and are slower.",
+    sources=(Source.DEEP_DIVE, Source.PIXELS, Source.MODERN),
+    formula=r"p \downarrow \;\Rightarrow\; n = (S / p)^2 \uparrow,\ \mathrm{accuracy} \uparrow,\ \mathrm{time} \uparrow",
+    right="The cost is certain: halving the side of a patch gives four times the tokens, and somewhat more than four "
+    "times the work. The gain has an optimum, since finer patches also take longer to learn.",
+    right_formula=r"\mathrm{MACs} = L\,(2 (2 + r) n D^2 + 2 n^2 D) + n_{\mathrm{patches}}\, 3 p^2 D + D K",
+    meaning="Compare patch sizes at equal time, not at equal steps: what a patch of half the size costs would also pay "
+    "for a model of twice the width.",
+)
+
+NAMES = ("patch_half", "base", "patch_double", "patch_quadruple")
+
+
+def right(config: ViTConfig, num_classes: int) -> float:
+    """MACs of one picture: blocks, patch embedding, classifier."""
+    patches = config.image_size[0] * config.image_size[1] / (config.patch_size[0] * config.patch_size[1])
+    n, d = patches + 1, config.dim
+    block = 2 * (2 + config.mlp_ratio) * n * d**2 + 2 * n**2 * d
+    return config.depth * block + patches * config.num_channels * config.patch_size[0] ** 2 * d + d * num_classes
+
+
+@torch.no_grad()
+def macs(run: Trained) -> float:
+    """As torch counts them, product by product."""
+    images = unseen(run, 1).images
+    with FlopCounterMode(display=False) as counter:
+        run.model(images)
+    return counter.get_total_flops() / 2
+
+
+@torch.no_grad()
+def milliseconds(run: Trained, rounds: int) -> list[float]:
+    """A forward pass of 32 pictures, per picture, several times."""
+    images, found = unseen(run, 32).images, []
+    run.model(images)
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        run.model(images)
+        found.append(1000 * (time.perf_counter() - begin) / len(images))
+    return found
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    names = trial.choose(("base", "patch_double"), NAMES)
+    runs = [trained(trial, name) for name in names]
+    sides = [config_of(run).patch_size[0] for run in runs]
+    found = [accuracies(trial, name) for name in names]
+    times = np.array([milliseconds(run, trial.choose(10, 30)) for run in runs]).T
+    for index, (small, large) in enumerate(pairwise(sides)):
+        gain = difference(found[index], found[index + 1], groups=found)
+        yield Case(f"accuracy: patch {small} − patch {large}", gain, document=AtLeast(0.0))
+        slower = bootstrap(times[:, index : index + 2], lambda rows: float(np.divide(*np.median(rows, axis=0))))
+        yield Case(f"time: patch {small} / patch {large}", slower, document=AtLeast(1.0))
+    counted = [macs(run) for run in runs]
+    for run, side, number in zip(runs, sides, counted, strict=True):
+        config = config_of(run)
+        expected = right(config, run.model.config.num_classes)
+        yield Case(f"patch {side}: million MACs", exactly(number / 1e6), right=near(expected / 1e6, share=0.01))
+    yield learned(trained(trial, "base"), "the base run")
+    trial.keep("side", sides)
+    trial.keep("accuracy", [float(np.mean(group)) for group in found])
+    trial.keep("milliseconds", np.median(times, axis=0))
+    trial.keep("MACs", counted)
+
+
+def config_of(run: Trained) -> ViTConfig:
+    assert isinstance(run.recipe.model, ViTConfig)
+    return run.recipe.model
+
+
+def draw(outcome: Outcome) -> Figure:
+    from vitreous.explain.measure_figures import side_by_side
+    from vitreous.explain.report_figures import BLUE, INK, plain
+
+    figure, panels = side_by_side(3, width=2.9)
+    values = outcome.series
+    labels = {"accuracy": "accuracy", "milliseconds": "milliseconds a picture", "MACs": "MACs a picture"}
+    for axis, (name, label) in zip(panels, labels.items(), strict=True):
+        axis.plot(values["side"], values[name], "o-", color=INK if name != "MACs" else BLUE, markersize=4.5)
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("linear" if name == "accuracy" else "log")
+        axis.set_xticks(values["side"], [f"{side:g}" for side in values["side"]])
+        axis.set_xlabel("side of a patch, pixels")
+        axis.set_ylabel(label)
+        plain(axis)
+    return figure

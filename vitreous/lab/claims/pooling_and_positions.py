@@ -1,0 +1,69 @@
+"""Class token against pooling, learned positions against others: at the size of training and at another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from vitreous.evaluate import evaluate
+from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.compare import accuracies, difference, learned
+from vitreous.lab.estimate import exactly
+from vitreous.lab.examined import unseen
+from vitreous.lab.prediction import AtLeast, AtMost
+from vitreous.lab.sweep import Trained, every, trained
+from vitreous.lab.trial import Trial
+
+CLAIM = Claim(
+    title="Class token and learned positions",
+    statement="A class token works better than the mean or the maximum of the patch tokens, and learned positions work "
+    "slightly better than sinusoidal ones.",
+    sources=(Source.DEEP_DIVE, Source.FOUNDATIONS),
+    formula=r"\mathrm{class\ token} > \mathrm{mean}, \mathrm{max}; \qquad \mathrm{learned} > \mathrm{sinusoidal}",
+    right="Neither is a law. What is certain: without positions a ViT cannot tell its patches apart from any "
+    "rearrangement of them.",
+    right_formula="",
+    meaning="Choose by measuring, several seeds each: in short trainings the mean of the patches and fixed 2-D sine "
+    "waves are safe choices, since neither has to be learned before the rest can be.",
+)
+
+RIVALS = {
+    "mean_pooling": "class token − mean of patches",
+    "max_pooling": "class token − maximum of patches",
+    "sincos_positions": "learned positions − sine waves",
+    "no_positions": "learned positions − none",
+}
+
+
+def at_size(run: Trained, share: float) -> float:
+    """Accuracy on pictures resized to ``share`` of what the run was trained on; positions are resampled."""
+    height, width = run.recipe.model.image_size
+    part = run.valid.subset(np.arange(min(1000, len(run.valid))))
+    return evaluate(run.model, part, image_size=(round(share * height), round(share * width))).metrics["accuracy"]
+
+
+@torch.no_grad()
+def change_by_shuffling(run: Trained) -> float:
+    """The largest change of a logit when all pictures' patches are rearranged alike."""
+    images = unseen(run, 20).images
+    side = run.model.strides[0][0]
+    rows = images.unflatten(3, (-1, side)).unflatten(2, (-1, side))  # b c y side x side
+    shuffled = rows.flip(2).roll(1, dims=4).flatten(4, 5).flatten(2, 3)
+    return float((run.model(shuffled) - run.model(images)).abs().max())
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    rivals = trial.choose(("mean_pooling", "no_positions"), tuple(RIVALS))
+    measures = {"": lambda name: accuracies(trial, name)}
+    measures[", 1.5 × the size"] = lambda name: [at_size(run, 1.5) for run in every(trial, name)]
+    for where, measure in measures.items():
+        found = {name: measure(name) for name in ("base", *rivals)}
+        for name in rivals:
+            gain = difference(found["base"], found[name], groups=list(found.values()))
+            yield Case(f"{RIVALS[name]}{where}", gain, document=AtLeast(0.0))
+    blind, seeing = (change_by_shuffling(trained(trial, name)) for name in ("no_positions", "base"))
+    yield Case("no positions: change of logits by shuffled patches", exactly(blind), right=AtMost(1e-3))
+    yield Case("learned positions: the same", exactly(seeing), right=AtLeast(0.05))
+    yield learned(trained(trial, "base"), "the base run")

@@ -1,0 +1,115 @@
+"""Three laws for how accuracy grows with parameters or pictures, fitted to the sweep and tried on what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.compare import learned
+from vitreous.lab.estimate import Estimate, exactly, mean_of
+from vitreous.lab.prediction import AtMost, Near
+from vitreous.lab.sweep import Trained, datasets, every, trained
+from vitreous.lab.trial import Trial
+
+CLAIM = Claim(
+    title="Scaling laws",
+    statement="Performance grows with the size of the model as α − β · size^(−γ); with the number of training pictures "
+    "in proportion to its logarithm; and the logarithm of accuracy is linear in the logarithm of the parameters.",
+    sources=(Source.FOUNDATIONS, Source.MODERN),
+    formula=r"\mathrm{accuracy} = \alpha - \beta N^{-\gamma}, \quad \mathrm{accuracy} \propto \log(\mathrm{pictures}),"
+    r" \quad \log(\mathrm{accuracy}) = \alpha \log N + \beta",
+    right="Over a small range all three are smooth curves and fit about as well; they differ where they are "
+    "extrapolated. A power of the size, or a logarithm, has no upper limit and foretells more than 100 %.",
+    right_formula=r"\mathrm{accuracy} = \alpha - \beta N^{-\gamma}, \quad \alpha \leq 1",
+    meaning="Fit a law that saturates, on runs with the same recipe, and trust it for a few doublings beyond what you "
+    "measured. Reading a straight line on log-log paper further than that promises what no model can keep.",
+)
+
+WIDTHS = ("width_quarter", "width_half", "base", "width_double")
+PICTURES = ("base_few", "base_some", "base_many", "base")
+EXPONENTS = np.geomspace(0.02, 3, 300)
+TRILLION = 1e12
+WITHIN = 0.02  # how near a law has to come to call it a description: two points of accuracy
+
+Numbers = NDArray[np.float64]
+Law = Callable[[Numbers], Numbers]
+
+
+def linear(x: Numbers, y: Numbers) -> tuple[float, float, float]:
+    """Intercept, slope and summed squared error of the best straight line."""
+    slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+    intercept = float(y.mean() - slope * x.mean())
+    return intercept, slope, float(((intercept + slope * x - y) ** 2).sum())
+
+
+def falling(size: Any, exponent: float) -> Any:
+    return size ** (-exponent)
+
+
+def best_exponent(size: Numbers, accuracy: Numbers) -> float:
+    """γ of α − β · size^(−γ): for every γ the rest is a straight line."""
+    unit = size / size.min()
+    return float(min(EXPONENTS, key=lambda exponent: linear(falling(unit, exponent), accuracy)[2]))
+
+
+def saturating(size: Numbers, accuracy: Numbers) -> Law:
+    unit, exponent = size.min(), best_exponent(size, accuracy)
+    intercept, slope, _ = linear(falling(size / unit, exponent), accuracy)
+    return lambda new: intercept + slope * falling(new / unit, exponent)
+
+
+def logarithmic(size: Numbers, accuracy: Numbers) -> Law:
+    """In proportion to the logarithm: no constant."""
+    slope = float((np.log(size) * accuracy).sum() / (np.log(size) ** 2).sum())
+    return lambda new: slope * np.log(new)
+
+
+def power(size: Numbers, accuracy: Numbers) -> Law:
+    intercept, slope, _ = linear(np.log(size), np.log(accuracy))
+    return lambda new: np.exp(intercept + slope * np.log(new))
+
+
+def left_out_error(fit: Callable[[Numbers, Numbers], Law], points: Numbers) -> Estimate:
+    """Mean absolute error for sizes that the law was not fitted to: each size is left out in turn."""
+    sizes, accuracy = points.T
+    errors = [
+        float(
+            np.abs(fit(sizes[sizes != size], accuracy[sizes != size])(np.array(size)) - accuracy[sizes == size].mean())
+        )
+        for size in np.unique(sizes)
+    ]
+    return mean_of(errors)
+
+
+def parameters(run: Trained) -> float:
+    return float(sum(parameter.numel() for parameter in run.model.parameters()))
+
+
+def pictures(run: Trained) -> float:
+    """Different pictures that the run has learned from."""
+    return float(min(len(datasets(run.run, run.recipe, run.trial)[0]), run.recipe.train.steps * 64))
+
+
+def points(trial: Trial, names: tuple[str, ...], size: Callable[[Trained], float]) -> Numbers:
+    return np.array([(size(run), run.accuracy) for name in names for run in every(trial, name)])
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    by_size = points(trial, WIDTHS, parameters)
+    laws = {"α − β · size^(−γ)": saturating, "log accuracy = α · log size + β": power}
+    for name, fit in laws.items():
+        yield Case(f"{name}: error at a size left out", left_out_error(fit, by_size), document=AtMost(WITHIN))
+        foretold = float(fit(*by_size.T)(np.array(TRILLION)))
+        yield Case(f"{name}: accuracy foretold for 10¹² parameters", exactly(foretold), document=AtMost(1.0))
+    if not trial.quick:
+        by_data = points(trial, PICTURES, pictures)
+        error = left_out_error(logarithmic, by_data)
+        yield Case("accuracy ∝ log pictures: error at a number left out", error, document=AtMost(WITHIN))
+    size = np.geomspace(1e4, 1e6, 6)
+    found = best_exponent(size, 0.9 - 2 * (size / 100) ** -0.3)
+    yield Case("γ found again in numbers made with γ = 0.3", exactly(found), right=Near(0.3, 0.01))
+    yield learned(trained(trial, "base"), "the base run")

@@ -1,0 +1,83 @@
+"""What training loses without residuals, AdamW, clipping, GELU or regularisation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from vitreous.lab.chance import seeded
+from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.compare import accuracies, difference, learned
+from vitreous.lab.estimate import exactly
+from vitreous.lab.prediction import AtLeast, AtMost
+from vitreous.lab.sweep import trained, without_residuals
+from vitreous.lab.trial import Trial
+from vitreous.models.base import Backbone
+from vitreous.models.vit import ViTConfig
+
+CLAIM = Claim(
+    title="What training cannot do without",
+    statement="Without residual connections the gradients of a 12-layer Transformer vanish. ViTs need AdamW rather than "
+    "SGD, clipped gradients, GELU rather than ReLU, and heavy regularisation, without which they overfit.",
+    sources=(Source.DEEP_DIVE, Source.FOUNDATIONS, Source.MODERN),
+    formula="",
+    right="Residuals are what training depends on most. The others are matters of degree that only an ablation can "
+    "weigh, and their weight depends on depth, data and length of training.",
+    right_formula="",
+    meaning="Keep the residuals and AdamW; clip, since it costs nothing. Add regularisation as overfitting shows, not "
+    "before: in a short training the heaviest recipe costs more than it gives.",
+)
+
+#: Each ingredient: runs with it, runs without it, and what to call the difference.
+INGREDIENTS = {
+    "residuals − none": ("base", "no_residual"),
+    "AdamW − SGD": ("base", "sgd"),
+    "clipping − none": ("base", "no_clipping"),
+    "GELU − ReLU": ("base", "relu"),
+    "heavy regularisation − none, 2,000 pictures": ("heavy_some", "bare_some"),
+}
+
+
+def deep(depth: int, seed: int) -> Backbone:
+    with seeded(seed):
+        return ViTConfig(
+            image_size=(32, 32), patch_size=(8, 8), dim=64, depth=depth, num_heads=4, num_classes=10
+        ).build()
+
+
+def first_to_last(model: Backbone, seed: int) -> float:
+    """How long the gradient of the first block's weights is, measured by the last block's."""
+    dice = torch.Generator().manual_seed(seed)
+    images, targets = torch.randn(16, 3, 32, 32, generator=dice), torch.randint(10, (16,), generator=dice)
+    F.cross_entropy(model(images), targets).backward()
+    first, *_, last = model.blocks()
+    lengths = [
+        torch.cat([p.grad.flatten() for p in block.parameters() if p.grad is not None]).norm()
+        for block in (first, last)
+    ]
+    return float(lengths[0] / lengths[1])
+
+
+def without(model: Backbone) -> Backbone:
+    without_residuals(model)
+    return model
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    bare = trial.repeat(lambda seed: float(np.log10(first_to_last(without(deep(12, seed)), seed))), range(4))
+    whole = trial.repeat(lambda seed: float(np.log10(first_to_last(deep(12, seed), seed))), range(4))
+    yield Case("no residuals: log₁₀ gradient of block 1 / of block 12", bare, document=AtMost(-1.0))
+    yield Case("residuals: log₁₀ gradient of block 1 / of block 12", whole, right=AtLeast(-0.5))
+    chosen = dict(list(INGREDIENTS.items())[: trial.choose(2, len(INGREDIENTS))])
+    found = {name: accuracies(trial, name) for name in dict.fromkeys(n for both in chosen.values() for n in both)}
+    for label, (with_it, without_it) in chosen.items():
+        gain = difference(found[with_it], found[without_it], groups=list(found.values()))
+        yield Case(f"accuracy: {label}", gain, document=AtLeast(0.0))
+    if not trial.quick:
+        run = trained(trial, "bare_some")
+        overfitted = exactly(run.train_accuracy - run.accuracy)
+        yield Case("no regularisation, 2,000 pictures: accuracy lost on new ones", overfitted, document=AtLeast(0.1))
+    yield learned(trained(trial, "base"), "the base run")

@@ -1,0 +1,83 @@
+"""A ViT uses the same weights at every place; only the positions are a place's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from vitreous.lab.chance import seeded
+from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.dependence import relative_change
+from vitreous.lab.estimate import exactly
+from vitreous.lab.prediction import AtLeast, AtMost, Near, near
+from vitreous.lab.real import deit_tiny, pictures
+from vitreous.lab.trial import Trial
+from vitreous.models import create_model
+from vitreous.models.base import Backbone
+
+CLAIM = Claim(
+    title="Weights shared across the picture",
+    statement="Convolutional networks share their weights across space. Vision transformers have no spatial sharing.",
+    sources=(Source.MODERN,),
+    formula="",
+    right="Patch projection, attention and MLP are the same at every place; the table of positions alone is not. Without "
+    "positions, a shift of the picture by whole patches permutes the tokens and changes nothing else.",
+    right_formula=r"f(\mathrm{shift}(x)) = \mathrm{shift}(f(x))",
+    meaning="A ViT's parameters do not grow with the picture, except for its positions, and these are what breaks the "
+    "symmetry: change the resolution by resampling them. What it lacks is a convolution's locality, and its sharing "
+    "within a patch: a shift of half a patch makes other tokens.",
+)
+PATCH, DIM = 8, 32
+SHIFT = (2, 3)  # patches down and to the right
+
+
+def document(factor: int) -> int:
+    """Growth of the parameters with the sides, were every place to have its own."""
+    return factor**2
+
+
+def effect_of_shift(model: Backbone, images: torch.Tensor, pixels: tuple[int, int], patch: int) -> float:
+    """How far the tokens of a shifted picture are from the shifted tokens, what leaves it coming in opposite."""
+    patches = (round(pixels[0] / patch), round(pixels[1] / patch))
+    with torch.no_grad():
+        tokens = model.features(images).maps[0].values.roll(patches, dims=(2, 3))
+        shifted = model.features(images.roll(pixels, dims=(2, 3))).maps[0].values
+    return relative_change(tokens, shifted)
+
+
+def untrained(position: str, seed: int, share: float = 1.0) -> float:
+    """The effect of a shift by so many patches, or a share of them, on a fresh ViT."""
+    with seeded(seed):
+        model = create_model("vit_tiny_16", image_size=64, patch_size=PATCH, dim=DIM, num_heads=2, depth=3,
+                             position=position).eval()  # fmt: skip
+        images = torch.randn(2, 3, 64, 64)
+    pixels = (round(share * PATCH * SHIFT[0]), round(share * PATCH * SHIFT[1]))
+    return effect_of_shift(model, images, pixels, PATCH)
+
+
+def growth(part: str) -> float:
+    """Parameters of ViT-B/16 at 448 pixels over those at 224, of all or of one part."""
+    counts = []
+    for side in (448, 224):
+        with torch.device("meta"):
+            model = create_model("vit_base_16", image_size=side)
+        counts.append(sum(p.numel() for name, p in model.named_parameters() if name.startswith(part)))
+    return counts[0] / counts[1]
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    yield Case("parameters of ViT-B/16 with twice the sides", exactly(growth("")),
+               document=near(document(2), share=0.02), right=near(1.0, share=0.02))  # fmt: skip
+    yield Case("its positions with twice the sides", exactly(growth("position")),
+               document=near(document(2), share=0.02), right=near(document(2), share=0.02))  # fmt: skip
+    yield Case("shift by whole patches, no positions: change of the tokens", trial.repeat(lambda s: untrained("none", s)),
+               document=AtLeast(0.01), right=Near(0.0, 1e-4))  # fmt: skip
+    yield Case("shift by whole patches, learned positions", trial.repeat(lambda seed: untrained("learned", seed)),
+               document=AtLeast(0.01), right=AtLeast(0.003))  # fmt: skip
+    yield Case("shift by halves of patches, no positions", trial.repeat(lambda seed: untrained("none", seed, 0.5)),
+               right=AtLeast(0.1))  # fmt: skip
+    if trial.has("weights"):
+        model, (images, _) = deit_tiny(trial), pictures(trial, trial.choose(4, 32))
+        yield Case("shift by whole patches, trained DeiT-Tiny", exactly(effect_of_shift(model, images, (32, 48), 16)),
+                   document=AtLeast(0.01), right=AtLeast(0.01))  # fmt: skip

@@ -1,0 +1,59 @@
+"""The largest eigenvalue of a loss's Hessian, without ever forming it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+Vector = list[Tensor]
+
+
+def largest_eigenvalue(
+    loss: Callable[[], Tensor], parameters: Sequence[Tensor], *, steps: int, seed: int = 0
+) -> tuple[float, Vector]:
+    """λ of the largest modulus and its unit vector, by power iteration: v ← Hv / ‖Hv‖, λ = vᵀHv.
+
+    Hv is the gradient of gᵀv, where g is the gradient. Fused attention cannot be differentiated twice, so the explicit
+    one is asked for.
+    """
+    dice = torch.Generator().manual_seed(seed)
+    vector = unit([torch.randn(each.shape, generator=dice) for each in parameters])
+    value = 0.0
+    with sdpa_kernel(SDPBackend.MATH):
+        gradient = torch.autograd.grad(loss(), parameters, create_graph=True)
+        for _ in range(steps):
+            product = torch.autograd.grad(gradient, parameters, grad_outputs=vector, retain_graph=True)
+            value = dot(vector, product)
+            found, vector = vector, unit(product)
+    return value, found
+
+
+def curvature_along(loss: Callable[[], Tensor], parameters: Sequence[Tensor], vector: Vector, *, step: float) -> float:
+    """(L(w + s·v) − 2 L(w) + L(w − s·v)) / s²: what an eigenvalue says, seen from the loss alone."""
+    around = [float(moved(loss, parameters, vector, step * sign)) for sign in (1, 0, -1)]
+    return (around[0] - 2 * around[1] + around[2]) / step**2
+
+
+@torch.no_grad()
+def moved(loss: Callable[[], Tensor], parameters: Sequence[Tensor], vector: Vector, step: float) -> Tensor:
+    """The loss elsewhere; the parameters are put back."""
+    before = [each.clone() for each in parameters]
+    for each, direction in zip(parameters, vector, strict=True):
+        each += step * direction
+    try:
+        return loss()
+    finally:
+        for each, old in zip(parameters, before, strict=True):
+            each.copy_(old)
+
+
+def unit(vector: Sequence[Tensor]) -> Vector:
+    length = dot(vector, vector) ** 0.5
+    return [each / length for each in vector]
+
+
+def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
+    return float(sum((x * y).sum() for x, y in zip(a, b, strict=True)))
