@@ -34,7 +34,7 @@ COMMANDS = {
     "data pack": Command("vitreous.cli.inspect:pack", "a dataset as tar shards, for sets larger than memory"),
     "lab": Command("vitreous.cli.lab:lab", "what textbooks state about vision transformers, with verdicts"),
     "lab run": Command("vitreous.cli.lab:run", "put claims to the test: prediction, measurement, figure"),
-    "lab exercise": Command("vitreous.cli.exercise:exercise", "build it yourself: ten tasks, checks that say what is wrong"),
+    "lab exercise": Command("vitreous.cli.exercise:exercise", "build it yourself: ten tasks, and checks that help"),
 }  # fmt: skip
 
 HELP = ("-h", "--help", "help")

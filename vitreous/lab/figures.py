@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from math import ceil, log10
 from typing import TYPE_CHECKING, Any
 
 from vitreous.explain.measure_figures import LINES, side_by_side
@@ -22,6 +23,7 @@ DOCUMENT: dict[str, Any] = {"color": ORANGE, "linestyle": (0, (4, 2)), "linewidt
 RIGHT: dict[str, Any] = {"color": BLUE, "linestyle": "-", "linewidth": 1.4}
 
 MOST_TICKS = 8
+WIDE = 300  # times larger than the smallest: too much for one linear scale
 
 
 def usual(outcome: Outcome, claim: Claim) -> Figure:
@@ -102,14 +104,22 @@ def in_rows(cases: Sequence[Case]) -> Figure:
         error = ([estimate.value - estimate.low], [estimate.high - estimate.value])
         axis.errorbar([estimate.value], [row], xerr=error, fmt="o", color=INK, markersize=4.5, capsize=2.5, zorder=3,
                       label="measured" if not row else "_measured")  # fmt: skip
-    values = [abs(case.measured.value) for case in cases if case.measured.value]
-    if values and max(values) > 300 * min(values):
-        axis.set_xscale("symlog", linthresh=min(values))
+    stretch(axis, [abs(case.measured.value) for case in cases])
     axis.set_yticks(rows, [wrapped(case.label) for case in cases], fontsize=8)
     axis.set_ylim(len(cases) - 0.5, -0.5)
     plain(axis)
     legend(axis)
     return figure
+
+
+def stretch(axis: axes.Axes, sizes: Sequence[float]) -> None:
+    """A logarithmic scale where numbers are of very different size; what is tiny beside the largest lies at zero."""
+    largest, smallest = max(sizes), min((size for size in sizes if size), default=0.0)
+    if largest > WIDE * smallest > 0:
+        threshold = max(smallest, largest / 1e4)
+        axis.set_xscale("symlog", linthresh=threshold)
+        decades = [10.0**power for power in range(ceil(log10(threshold)) + 1, ceil(log10(largest)) + 1)]
+        axis.set_xticks([0.0, *decades])
 
 
 def mark(axis: axes.Axes, prediction: Prediction | None, row: float, colour: str, name: str) -> None:

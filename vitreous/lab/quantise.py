@@ -5,8 +5,15 @@ Rounding and cutting off are torch's own ``fake_quantize``.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from vitreous.models.vit import ViT
+
+Quantise = Callable[[Tensor, int], Tensor]
 
 
 def step(low: float, high: float, bits: int) -> float:
@@ -42,3 +49,16 @@ def clipped(w: Tensor, bits: int) -> Tensor:
     """Per channel with that range, out of four, that loses least."""
     tried = [per_channel(w, bits, kept=share) for share in (0.5, 0.65, 0.8, 1.0)]
     return min(tried, key=lambda found: float((found - w).square().sum()))
+
+
+def matrices_of(model: ViT) -> list[Tensor]:
+    parts = (part for block in model.blocks() for part in block.modules())
+    return [part.weight.detach() for part in parts if isinstance(part, nn.Linear)]
+
+
+def quantised(model: ViT, quantise: Quantise, bits: int) -> ViT:
+    """A copy whose blocks have quantised matrices."""
+    twin = copy.deepcopy(model)
+    for weight in matrices_of(twin):
+        weight.copy_(quantise(weight, bits))
+    return twin

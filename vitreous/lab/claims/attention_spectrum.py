@@ -29,7 +29,7 @@ CLAIM = Claim(
     right_formula=r"\mathrm{erank}(A) = \exp(-\sum_i p_i \ln p_i), \quad p_i = \sigma_i / \sum_j \sigma_j",
     meaning="Low-rank approximations of attention fit late blocks; in the early ones, whose sharp local heads use most "
     "directions, they lose a lot. Do not read a low rank as focus: read the entropy.",
-    axes=Axes("block", "effective rank, as a share of the number of tokens"),
+    axes=Axes("block", "effective rank ÷ tokens"),
 )
 LOW = 0.25  # of the tokens: a generous reading of "far below"
 

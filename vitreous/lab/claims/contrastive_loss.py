@@ -96,7 +96,8 @@ def right(number: int) -> float:
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    yield Case(f"loss of {PAIRS} pairs before anything is learned", exactly(float(both_ways(torch.zeros(PAIRS, PAIRS)))),
+    untaught = float(both_ways(torch.zeros(PAIRS, PAIRS)))
+    yield Case(f"loss of {PAIRS} pairs before anything is learned", exactly(untaught),
                document=Near(document(PAIRS), 0.01), right=Near(right(PAIRS), 0.01))  # fmt: skip
     after = trial.choose(quick=(25, 100), full=(25, 50, 100, 200))
     ends = {"cosines": AtLeast(0.85), "dot products": AtMost(0.85)}

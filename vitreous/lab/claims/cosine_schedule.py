@@ -70,7 +70,7 @@ def error_left(schedule: Callable[[int], float]) -> float:
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    places = trial.choose(quick=(50, 100, 325, 550, 775, 1000), full=tuple(range(25, 1001, 25)))
+    places = trial.choose(quick=(50, 100, 325, 550, 775, 1000), full=(50, *range(100, 1001, 100)))
     for step in places:
         yield Case(f"rate at step {step:,} of {TOTAL:,}", exactly(library(step)), document=Near(document(step), 0.02),
                    right=Near(right(step), 0.02), at=step / TOTAL)  # fmt: skip

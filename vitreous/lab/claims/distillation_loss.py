@@ -29,9 +29,10 @@ CLAIM = Claim(
     "token's head and the teacher that of the distillation token; their mean is the answer.",
     right_formula=r"L = \alpha \, L_{CE}(y, y_{gt}) + (1 - \alpha) \, T^2"
     r" \, L_{KL}(\sigma(z_t / T) \, \| \, \sigma(z_s / T))",
-    meaning="Without T² a temperature of 4 all but switches the teacher off, and whoever tunes T tunes the weight α "
-    "too. With a distillation token, let each head have its own teacher and average both in evaluation.",
-    axes=Axes("temperature T", "length of the gradient at the student's logits", log="xy"),
+    meaning="Without T² a temperature of 4 leaves a sixteenth of the teacher's pull, and whoever tunes T tunes the "
+    "weight α too. With a distillation token, the labels teach one head and the teacher the other, and evaluation "
+    "averages both.",
+    axes=Axes("temperature T", "gradient at the student's logits", log="xy"),
 )
 PICTURES, CLASSES = 256, 10
 

@@ -26,9 +26,9 @@ CLAIM = Claim(
     "that are most discriminative for the classification.",
     sources=(Source.DEEP_DIVE, Source.PIXELS),
     formula="",
-    right="In early and middle blocks of a trained DeiT-Tiny heads do differ, and a head looks the same way in every "
-    "picture. In the last blocks they are nearly alike. Hiding the patches that the class token looks at costs the "
-    "answer more than hiding others.",
+    right="In the first blocks of a trained DeiT-Tiny heads differ, in the last ones they are largely alike; before "
+    "training all of them are. Hiding the patches that the class token looks at costs the answer more than hiding "
+    "others.",
     right_formula="",
     meaning="Heads of the last blocks are the first to prune or share. The class token's map is a fair first answer to "
     "where a model looks; compare it with random patches on your own pictures before you rely on it.",

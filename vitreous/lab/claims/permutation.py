@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,7 +44,8 @@ CHANGED = AtLeast(1e-4)  # untrained positions are small, and rounding changes 1
 
 def model_with(seed: int, **options: Any) -> ViT:
     """An untrained ViT of two blocks, in double precision so that rounding hides nothing."""
-    config = ViTConfig(image_size=SIDE, patch_size=PATCH, dim=64, depth=2, num_heads=4, num_classes=10, **options)
+    small = {"image_size": SIDE, "patch_size": PATCH, "dim": 64, "depth": 2, "num_heads": 4, "num_classes": 10}
+    config = ViTConfig().override(**small, **options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = config.build()
@@ -99,18 +101,18 @@ def change_of_attention(seed: int, **options: Any) -> float:
 
 def cases(trial: Trial) -> Iterator[Case]:
     bare: dict[str, Any] = {"position": "none"}
-    tokens = trial.repeat(lambda seed: change_of_tokens(seed, put_back=False, **bare))
+    tokens = trial.repeat(partial(change_of_tokens, put_back=False, **bare))
     yield Case("invariant? tokens, place by place", tokens, document=UNCHANGED, right=CHANGED)
-    tokens = trial.repeat(lambda seed: change_of_tokens(seed, put_back=True, **bare))
+    tokens = trial.repeat(partial(change_of_tokens, put_back=True, **bare))
     yield Case("equivariant? tokens, put back", tokens, document=UNCHANGED, right=UNCHANGED)
-    matrix = trial.repeat(lambda seed: change_of_attention(seed, **bare))
+    matrix = trial.repeat(partial(change_of_attention, **bare))
     yield Case("equivariant? attention matrices, put back", matrix, document=UNCHANGED, right=UNCHANGED)
     for pool in ("class", "mean", "max"):
-        answer = trial.repeat(lambda seed, pool=pool: change_of_answer(seed, pool=pool, **bare))
+        answer = trial.repeat(partial(change_of_answer, pool=pool, **bare))
         name = "output of the class token" if pool == "class" else f"{pool} of the tokens"
         yield Case(f"invariant? {name}", answer, document=UNCHANGED, right=UNCHANGED)
     for position in trial.choose(("learned", "relative", "rope"), ("learned", "sincos_2d", "relative", "rope")):
-        answer = trial.repeat(lambda seed, position=position: change_of_answer(seed, position=position))
+        answer = trial.repeat(partial(change_of_answer, position=position))
         yield Case(f"{position} positions: class token", answer, document=CHANGED, right=CHANGED)
 
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly, mean_of
 from vitreous.lab.prediction import AtLeast, AtMost, Near, near
-from vitreous.lab.quantise import by_the_text, clipped, per_channel, per_tensor, step
+from vitreous.lab.quantise import (
+    Quantise,
+    by_the_text,
+    clipped,
+    matrices_of,
+    per_channel,
+    per_tensor,
+    quantised,
+    step,
+)
 from vitreous.lab.real import deit_tiny, pictures
 from vitreous.lab.trial import Trial
 from vitreous.models.vit import ViT
@@ -33,7 +41,6 @@ CLAIM = Claim(
     "and for what is not centred on 0, such as activations after GELU, a zero point.",
     axes=Axes("bits", "signal ÷ error of the weights, in dB"),
 )
-Quantise = Callable[[Tensor, int], Tensor]
 
 
 def document(low: float, high: float, bits: int) -> float:
@@ -105,11 +112,6 @@ def made_up(seed: int) -> Tensor:
     return (0.5 * torch.randn(96, 1, generator=dice)).exp() * torch.randn(96, 256, generator=dice)
 
 
-def matrices_of(model: ViT) -> list[Tensor]:
-    parts = (part for block in model.blocks() for part in block.modules())
-    return [part.weight.detach() for part in parts if isinstance(part, nn.Linear)]
-
-
 def by_bits(name: str, quantise: Quantise, matrices: list[Tensor], trial: Trial) -> Iterator[Case]:
     for bits in trial.choose(quick=(4, 6, 8), full=(3, 4, 5, 6, 7, 8, 10)):
         predicted = [right(float(w.square().mean().sqrt()), width(w, quantise), bits) for w in matrices]
@@ -124,7 +126,7 @@ def width(w: Tensor, quantise: Quantise) -> float:
 
 def answers(model: ViT, trial: Trial) -> Iterator[Case]:
     """What becomes of the model's answers when its matrices are quantised."""
-    images, _ = pictures(trial, trial.choose(6, 200))
+    images, _ = pictures(trial, trial.choose(6, 100))
     before = logits(model, images)
     for bits in trial.choose(quick=(8, 4), full=(8, 6, 4)):
         plain, better = (logits(quantised(model, how, bits), images) for how in (by_the_text, clipped))
@@ -144,11 +146,3 @@ def answers(model: ViT, trial: Trial) -> Iterator[Case]:
 def logits(model: ViT, images: Tensor) -> Tensor:
     with torch.no_grad():
         return torch.cat([model(some) for some in images.split(16)])
-
-
-def quantised(model: ViT, quantise: Quantise, bits: int) -> ViT:
-    """A copy whose blocks have quantised matrices."""
-    twin = copy.deepcopy(model)
-    for weight in matrices_of(twin):
-        weight.copy_(quantise(weight, bits))
-    return twin

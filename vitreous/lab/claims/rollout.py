@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vitreous.explain.rollout import rollout
-from vitreous.lab.claim import Case, Claim, Source
+from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import bootstrap
 from vitreous.lab.prediction import AtLeast, Near, near
 from vitreous.lab.real import deit_tiny, pictures, traces
@@ -32,6 +32,7 @@ CLAIM = Claim(
     meaning="The plain product shows the same map for every token: never read it as a token's receptive field. Rollout "
     "with the residual is better and still too even; for one token's sources use gradients or occlusion. It also shows "
     "why attention needs residuals: without them all tokens become one.",
+    axes=Axes("layers", "how far rows lie from their mean", log="y"),
 )
 LAYERS = 12
 TOLD_APART = 0.05  # a twentieth of the influence lies elsewhere
@@ -86,13 +87,16 @@ def cases(trial: Trial) -> Iterator[Case]:
         document=Near(0.0, 1e-6),
         right=Near(0.0, 1e-6),
     )
-    for layers in (4, LAYERS):
-        for residual in (False, True):
+    for residual in (False, True):
+        name = "half the identity added" if residual else "plain product"
+        for layers in trial.choose(quick=(2, 4, LAYERS), full=(1, 2, 4, 6, 8, LAYERS)):
             yield Case(
-                f"{layers} layers, {'half the identity added' if residual else 'plain product'}: rows from their mean",
+                f"{layers} layers, {name}: rows from their mean",
                 trial.repeat(partial(measured_spread, 197, 1.0, layers, residual)),
                 document=None if residual else AtLeast(TOLD_APART),
                 right=near(right(197, 1.0, layers, residual=residual), share=0.5),
+                at=layers,
+                group=name,
             )
     if trial.has("weights"):
         yield from real_cases(trial)

@@ -6,14 +6,22 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from math import log
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from vitreous.explain.report_figures import INK
 from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.figures import DOCUMENT, over_an_axis, place
 from vitreous.lab.prediction import near
 from vitreous.lab.trial import Trial
 from vitreous.layers.patch import PatchEmbed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from vitreous.lab.outcome import Outcome
 
 CLAIM = Claim(
     title="The smallest object that a patch shows",
@@ -95,7 +103,7 @@ def lift(readout: Readout, noise: Tensor, s: int, corner: bool) -> float:
     return float((with_object.mean() - without.mean()) / without.std())
 
 
-def measure(readout: Readout, p: int, seed: int, corner: bool = False) -> float:
+def measure(readout: Readout, p: int, corner: bool, seed: int) -> float:
     """The size at which the lift passes γ, between two sizes by a power law."""
     sizes = [s for s in SIZES if s <= (2 * p if corner else p)]
     noise = NOISE * torch.randn(2, PATCHES, 1, p, p, generator=torch.Generator().manual_seed(seed))
@@ -108,18 +116,28 @@ def measure(readout: Readout, p: int, seed: int, corner: bool = False) -> float:
 
 def cases(trial: Trial) -> Iterator[Case]:
     kinds = (
-        ("average", document, partial(measure, average)),
-        ("average, object across a corner", across_a_corner, partial(measure, average, corner=True)),
-        ("filter of the object's shape", matched_filter, partial(measure, filtered)),
-        (READOUT, matched_filter, partial(measure, read_from_token)),
+        ("average", document, average, False),
+        ("average, object across a corner", across_a_corner, average, True),
+        ("filter of the object's shape", matched_filter, filtered, False),
+        (READOUT, matched_filter, read_from_token, False),
     )
-    for name, right, smallest in kinds:
+    for name, right, readout, corner in kinds:
         for p in trial.choose(quick=(8, 16), full=(8, 16, 32)):
             yield Case(
                 f"{name}, p = {p}",
-                trial.repeat(lambda seed, p=p, smallest=smallest: smallest(p, seed=seed)),
+                trial.repeat(partial(measure, readout, p, corner)),
                 document=near(document(p), share=0.1),
                 right=near(right(p), share=0.1),
                 at=p if name != READOUT else None,  # its dots would lie on the filter's
                 group=name,
             )
+
+
+def draw(outcome: Outcome) -> Figure:
+    """The usual figure; what the text says is the same for all groups, so it is drawn in ink."""
+    assert CLAIM.axes
+    placed = [case for case in outcome.cases if case.at is not None]
+    figure = over_an_axis(placed, CLAIM.axes)
+    said = {place(case): case.document.value for case in placed if case.document}
+    figure.axes[0].plot(list(said), list(said.values()), **{**DOCUMENT, "color": INK, "linewidth": 1.8})
+    return figure

@@ -36,7 +36,7 @@ class Exercise:
 
     @property
     def title(self) -> str:
-        """ "Cut a picture into patches", of "Exercise 1: cut a picture into patches."."""
+        """The first line of the task, without "Exercise 1: " and the full stop."""
         words = self.task.splitlines()[0].partition(": ")[2].rstrip(".")
         return words[:1].upper() + words[1:]
 

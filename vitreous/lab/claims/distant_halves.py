@@ -1,0 +1,67 @@
+"""Objects made of two distant halves: attention matches them, a network of local convolutions cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.estimate import mean_of
+from vitreous.lab.examined import right_answers, unseen
+from vitreous.lab.halves import COLOURS, gap_of, gaps
+from vitreous.lab.prediction import AtLeast, AtMost
+from vitreous.lab.sweep import Trained, seeds, trained
+from vitreous.lab.trial import Trial
+
+CLAIM = Claim(
+    title="Objects made of two distant halves",
+    statement="Where objects consist of two distant halves, a CNN with local windows inevitably miscounts them, because "
+    "it takes each half for an object. A ViT matches the halves across the whole picture and counts correctly.",
+    sources=(Source.PRINCIPLES,),
+    formula="",
+    right="A CNN fails where no unit sees both halves and the answers of its units are only added up. Within its field it "
+    "is the better of the two, and a layer that mixes what was pooled, or more stages, would lift the limit.",
+    right_formula="",
+    meaning="Compare the distance of what belongs together with the field of your network. If the field is smaller, "
+    "one attention layer or an MLP after pooling is enough; attention everywhere is not needed for that.",
+    axes=Axes("pixels between the halves", "share of wrong counts"),
+)
+
+
+def document(kind: str) -> AtMost | AtLeast:
+    """A large error for convolutions, a small one for attention; guessing between one and two is wrong half the time."""
+    return AtMost(0.25) if kind == "ViT" else AtLeast(0.25)
+
+
+def right(colours: int) -> float:
+    """The least error of a network that adds up what it sees of either half.
+
+    Its best answer is "one object" when both colours are among s chosen ones: that finds s of k equal pairs and is
+    wrong for s(s − 1) of k(k − 1) unequal ones.
+    """
+    gains = [s / colours - s * (s - 1) / (colours * (colours - 1)) for s in range(colours + 1)]
+    return 0.5 - max(gains) / 2
+
+
+def errors(trial: Trial, run: Trained) -> list[float]:
+    """The share of wrong counts at each gap."""
+    wrong = 1 - right_answers(run.model, unseen(run, len(run.valid))).numpy()
+    gap = gap_of(trial, len(wrong))
+    return [float(wrong[gap == each].mean()) for each in np.unique(gap)]
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    nearest, *_, widest = gaps(trial)
+    for name, kind in (("halves_vit", "ViT"), ("halves_cnn", "CNN")):
+        found = [errors(trial, trained(trial, name, seed)) for seed in seeds(trial, name)]
+        for gap, values in zip(gaps(trial), zip(*found, strict=True), strict=True):
+            sound = {nearest: AtMost(0.35), widest: AtLeast(right(len(COLOURS)) - 0.05)} if kind == "CNN" else {}
+            yield Case(
+                f"{kind}, {gap} pixels apart",
+                mean_of(values),
+                document=document(kind) if gap > nearest else None,
+                right=sound.get(gap, AtMost(0.6)),
+                at=gap,
+                group=kind,
+            )

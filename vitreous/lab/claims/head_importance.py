@@ -1,0 +1,113 @@
+"""Which attention heads can go: by entropy times gradient, by either alone, or by chance."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from vitreous.explain.measures import entropy
+from vitreous.explain.record import record
+from vitreous.lab.claim import Axes, Case, Claim, Source
+from vitreous.lab.estimate import mean_of
+from vitreous.lab.examined import learnt, share_right, unseen
+from vitreous.lab.prediction import AtLeast, AtMost, Near
+from vitreous.lab.sweep import Trained, seeds, trained
+from vitreous.lab.trial import Trial
+from vitreous.layers.attention import SelfAttention
+from vitreous.models.base import Backbone
+from vitreous.tasks.classify import cross_entropy
+
+CLAIM = Claim(
+    title="The importance of heads",
+    statement="A head's importance is the entropy of its attention times its gradient. To make a model smaller, prune the "
+    "heads of low entropy.",
+    sources=(Source.FOUNDATIONS,),
+    formula=r"\mathrm{Importance}(h) = H(A^{(h)}) \cdot \mathrm{Gradient}(h)",
+    right="The gradient with respect to a gate on the head says to first order what its removal costs. How evenly a head "
+    "looks around says nothing of the kind; with all heads gone, the class token sees no picture.",
+    right_formula=r"| \sum_{q,k} A_{qk} \, \partial L / \partial A_{qk} |",
+    meaning="Rank heads by what the loss says (a gate's gradient, or simply leaving each out once: a small model has few), "
+    "and check the ranking against random pruning before trusting it.",
+    axes=Axes("share of heads pruned", "accuracy"),
+)
+Head = tuple[int, int]  # block, head
+
+
+def scores(run: Trained, number: int) -> dict[str, dict[Head, float]]:
+    """What each rule says of every head, on pictures that were trained on."""
+    batch = learnt(run, number)
+    with record(run.model, gradients=True) as trace:
+        cross_entropy(run.model(batch.images), batch.targets).backward()
+        spread = torch.stack([entropy(trace[name].weights).mean(dim=(0, 2)) for name in trace])
+        slope = torch.stack([gate(trace[name].weights, trace[name].gradient) for name in trace])
+    run.model.zero_grad()
+    rules = {"entropy × gradient": spread * slope, "entropy": spread, "gradient": slope}
+    return {name: {(i, j): float(each[i, j]) for i, j in torch.cartesian_prod(*map(torch.arange, each.shape)).tolist()}
+            for name, each in rules.items()}  # fmt: skip
+
+
+def gate(weights: Tensor, gradient: Tensor) -> Tensor:
+    """(h,): |∂L/∂g| of a gate g that multiplies the head's output, averaged over pictures."""
+    return (weights * gradient).sum(dim=(2, 3)).abs().mean(dim=0)
+
+
+def without(model: Backbone, heads: Sequence[Head]) -> Backbone:
+    """A copy in which the projection takes nothing from these heads."""
+    pruned = copy.deepcopy(model)
+    for block, head in heads:
+        attention = pruned.blocks()[block].mixer
+        assert isinstance(attention, SelfAttention)
+        width = attention.proj.in_features // attention.num_heads
+        attention.proj.weight.data[:, head * width : (head + 1) * width] = 0
+    return pruned
+
+
+def curves(run: Trained, number: int, chances: int) -> dict[str, list[float]]:
+    """Accuracy with 0, 1, … all heads pruned, the least important first; by chance: the mean over several orders."""
+    batch, rules = unseen(run, number), scores(run, number)
+    accuracy = cache(lambda gone: share_right(without(run.model, sorted(gone)), batch))
+
+    def curve(order: Sequence[Head]) -> list[float]:
+        return [accuracy(frozenset(order[:gone])) for gone in range(len(order) + 1)]
+
+    found = {name: curve(sorted(each, key=lambda head, each=each: each[head])) for name, each in rules.items()}
+    heads, dice = list(rules["entropy"]), torch.Generator().manual_seed(run.recipe.train.seed)
+    drawn = [curve([heads[i] for i in torch.randperm(len(heads), generator=dice).tolist()]) for _ in range(chances)]
+    return {**found, "chance": torch.tensor(drawn).mean(dim=0).tolist()}
+
+
+def document() -> float:
+    """The area under the text's curve, less that under another, is positive."""
+    return 0.0
+
+
+def right(classes: int) -> float:
+    """Accuracy without any attention: the class token knows nothing of the picture."""
+    return 1 / classes
+
+
+def cases(trial: Trial) -> Iterator[Case]:
+    runs = [trained(trial, "base", seed) for seed in seeds(trial, "base")]
+    found = [curves(run, *trial.choose((200, 3), (500, 8))) for run in runs]
+    for rule in found[0]:
+        steps = len(found[0][rule]) - 1
+        for gone in range(steps + 1):
+            whole, none = AtLeast(2 * right(10)), Near(right(10), 0.07)
+            yield Case(
+                f"{gone} of {steps} heads pruned by {rule}",
+                mean_of([each[rule][gone] for each in found]),
+                right={0: whole, steps: none}.get(gone, AtMost(1.0)),
+                at=gone / steps,
+                group=f"by {rule}",
+            )
+    area = [{rule: sum(curve) / len(curve) for rule, curve in each.items()} for each in found]
+    for better, worse in (("entropy × gradient", "chance"), ("entropy × gradient", "gradient"), ("entropy", "chance")):
+        yield Case(
+            f"mean accuracy while pruning by {better}, less that by {worse}",
+            mean_of([each[better] - each[worse] for each in area]),
+            document=AtLeast(document()),
+        )
