@@ -16,7 +16,10 @@ def test_the_largest_eigenvalue_of_a_quadratic():
     dice = torch.Generator().manual_seed(0)
     turn = torch.linalg.qr(torch.randn(6, 6, generator=dice))[0]
     matrix = turn @ torch.diag(torch.tensor([-3.0, 0.1, 0.5, 1.0, 2.0, 7.0])) @ turn.T
-    first, second = torch.randn(2, generator=dice, requires_grad=True), torch.randn(4, generator=dice, requires_grad=True)
+    first, second = (
+        torch.randn(2, generator=dice, requires_grad=True),
+        torch.randn(4, generator=dice, requires_grad=True),
+    )
 
     def loss() -> torch.Tensor:
         both = torch.cat([first, second])

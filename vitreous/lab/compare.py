@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,27 +12,38 @@ from vitreous.lab.prediction import AtLeast
 from vitreous.lab.sweep import Trained, every
 from vitreous.lab.trial import Trial
 
+Accuracies = Sequence[float]  # of one kind of run, one for each seed
+
 
 def accuracies(trial: Trial, name: str) -> list[float]:
     """On validation pictures, one for each seed."""
     return [run.accuracy for run in every(trial, name)]
 
 
-def difference(one: Sequence[float], other: Sequence[float], *, groups: Sequence[Sequence[float]]) -> Estimate:
-    """mean(one) − mean(other), with Student's interval.
+def difference(one: Accuracies, other: Accuracies, *, among: Sequence[Accuracies], pictures: int) -> Estimate:
+    """mean(one) − mean(other), with its interval."""
+    return contrast({1: [one], -1: [other]}, among=among, pictures=pictures)
 
-    Two or three seeds say little about their own spread. All ``groups`` of runs together say more, so their spread
-    between seeds is pooled: s² = Σ (x − its group's mean)² / Σ (size of group − 1).
+
+def contrast(terms: Mapping[int, Sequence[Accuracies]], *, among: Sequence[Accuracies], pictures: int) -> Estimate:
+    """Σ sign · mean of a group of runs, with an interval for other seeds and other validation pictures.
+
+    Two or three seeds say little about their own spread. All groups ``among`` which these stand say more, so their
+    spread is pooled: s² = Σ (x − its group's mean)² / Σ (size of group − 1). To its part of the variance, s² / seeds,
+    comes that of the number of ``pictures``, a (1 − a) / pictures for an accuracy a.
     """
     from scipy.stats import t
 
-    freedom = sum(len(group) - 1 for group in groups)
+    freedom = sum(len(group) - 1 for group in among)
     if freedom < 1:
         raise ValueError("a spread between seeds needs a group of two runs or more")
-    variance = sum(((np.asarray(group) - np.mean(group)) ** 2).sum() for group in groups) / freedom
-    value = float(np.mean(one) - np.mean(other))
-    margin = float(t.ppf(0.5 + LEVEL / 2, freedom) * np.sqrt(variance * (1 / len(one) + 1 / len(other))))
-    return Estimate(value, value - margin, value + margin, len(one) + len(other))
+    spread = sum(((np.asarray(group) - np.mean(group)) ** 2).sum() for group in among) / freedom
+    groups = [group for members in terms.values() for group in members]
+    value = float(sum(sign * np.mean(group) for sign, members in terms.items() for group in members))
+    by_seeds = spread * sum(1 / len(group) for group in groups)
+    by_pictures = sum(np.mean(group) * (1 - np.mean(group)) for group in groups) / pictures
+    margin = float(np.hypot(t.ppf(0.5 + LEVEL / 2, freedom) * by_seeds**0.5, 1.96 * by_pictures**0.5))
+    return Estimate(value, value - margin, value + margin, sum(len(group) for group in groups))
 
 
 def accuracy_of(run: Trained) -> Estimate:

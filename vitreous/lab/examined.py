@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
 from vitreous.data.base import Dataset
 from vitreous.data.loader import EvaluationLoader
 from vitreous.lab.chance import seeded
+from vitreous.lab.estimate import Estimate, bootstrap
 from vitreous.lab.sweep import Trained, datasets
 from vitreous.models.base import Backbone
 from vitreous.spec import Batch
@@ -40,10 +43,15 @@ def share_right(model: Backbone, batch: Batch) -> float:
     return float(right_answers(model, batch).mean())
 
 
+def pooled_accuracy(runs: Sequence[Trained], number: int) -> Estimate:
+    """Of these very models, all their answers put together; it says nothing of other seeds."""
+    answers = torch.cat([right_answers(run.model, unseen(run, number)) for run in runs])
+    return bootstrap(answers.numpy(), lambda rows: float(rows.mean()), rounds=500)
+
+
 def initial(run: Trained) -> Backbone:
     """The model as it was before the first step."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(run.recipe.train.seed)
+    with seeded(run.recipe.train.seed):
         model = run.model.config.build()
     model.spec = run.model.spec
     return model.eval()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from vitreous.train.loop import Diverged, Trainer
 from vitreous.train.parallel import World
 from vitreous.weights.files import read, save, write_atomically
 
-VALID_PICTURES = 2_000  # of the test set: what accuracies are measured on
+SEEN_PICTURES = 2_000  # of the training set, that the generalisation gap is measured on
 
 Alter = Callable[[Recipe], Recipe]
 Pair = tuple[Dataset, Dataset]
@@ -87,7 +87,7 @@ def training(**options: Any) -> Alter:
 
 
 def convolutional(recipe: Recipe) -> Recipe:
-    """A network of convolutions, about as large and as slow as the base; BatchNorm lets it learn without warm-up."""
+    """A network of convolutions, about as large and as slow as the base."""
     size, channels = recipe.model.image_size, recipe.model.num_channels
     return replace(recipe, model=ConvNetConfig(image_size=size, num_channels=channels, dim=size[0] * 3))
 
@@ -130,7 +130,7 @@ def both(first: Alter, second: Alter) -> Alter:
 
 def bare(recipe: Recipe) -> Recipe:
     """No regularisation of any kind."""
-    return replace(training(weight_decay=0.0)(recipe), augment=Augment(crop="none", flip_rate=0.0))
+    return unaugmented(training(weight_decay=0.0)(recipe))
 
 
 def heavy(recipe: Recipe) -> Recipe:
@@ -143,7 +143,8 @@ def heavy(recipe: Recipe) -> Recipe:
 def without_residuals(model: Backbone) -> None:
     """Blocks whose branches replace the stream instead of being added to it."""
     for block in model.blocks():
-        setattr(block, "forward", partial(branches_only, block))  # noqa: B010 - a method, which mypy keeps as it is
+        assert isinstance(block, PreNormBlock)
+        setattr(block, "forward", partial(branches_only, block))  # noqa: B010 - mypy lets nobody assign to a method
 
 
 def branches_only(block: PreNormBlock, x: Tensor, grid: Grid | None, num_prefix: int = 0) -> Tensor:
@@ -206,7 +207,7 @@ class Trained:
 
     recipe: Recipe
     accuracy: float  # on ``valid``
-    train_accuracy: float  # on as many of the training pictures, not augmented
+    train_accuracy: float  # on training pictures, not augmented
     losses: list[float]  # of every step
     gradients: list[float]  # their length at every step, before clipping
     seconds: float  # of training
@@ -255,8 +256,7 @@ def every(trial: Trial, name: str) -> list[Trained]:
 
 def train_all(trial: Trial, jobs: int) -> Iterator[tuple[str, int]]:
     """Train whatever is missing, in ``jobs`` processes of one thread each; names and seeds as they are finished."""
-    one_thread = {"initializer": torch.set_num_threads, "initargs": (1,)}
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), **one_thread) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
         futures = {pool.submit(train_one, trial, *pair): pair for pair in pairs(trial)}
         try:
             for future in as_completed(futures):
@@ -298,22 +298,28 @@ def datasets(run: Run, recipe: Recipe, trial: Trial) -> Pair:
     """Training and validation pictures."""
     if run.data is not None:
         train, valid = run.data(trial)
-    elif trial.quick:
-        train, valid = centred_shapes(4_000, seed=0), centred_shapes(500, seed=1)
     else:
-        splits = open_data(recipe.data.source, valid_share=0.0, image_size=recipe.model.image_size)
-        assert splits.test is not None
-        train, valid = splits.train, splits.test.subset(np.arange(VALID_PICTURES))
+        train, valid = usual_pictures(trial.cifar if not trial.quick else "", recipe.model.image_size[0])
     if number := recipe.data.limit:
         train = train.subset(np.random.default_rng(recipe.train.seed).permutation(len(train))[:number])
     return train, valid
 
 
-def centred_shapes(number: int, seed: int) -> Arrays:
-    """Scenes of one object, cut to 16 pixels around its centre: easy enough to be learned in a second."""
-    scenes = Shapes(number, (32, 32), seed=seed, max_objects=1).batch(np.arange(number))
-    centres = scenes.composition.centre[:, 0]
-    cut = [image[:, y - 8 : y + 8, x - 8 : x + 8] for image, (y, x) in zip(scenes.images, centres, strict=True)]
+@lru_cache(maxsize=2)
+def usual_pictures(cifar: str, side: int) -> Pair:
+    """CIFAR-10 with its test set or, where it is not given, centred shapes."""
+    if not cifar:
+        return centred_shapes(250 * side, side, seed=0), centred_shapes(500, side, seed=1)
+    splits = open_data(cifar, valid_share=0.0)
+    assert splits.test is not None
+    return splits.train, splits.test
+
+
+def centred_shapes(number: int, side: int, *, seed: int) -> Arrays:
+    """Scenes of one object, cut to a square around its centre: easy enough to be learned in a second."""
+    scenes = Shapes(number, 2 * side, seed=seed, max_objects=1).batch(np.arange(number))
+    corners = scenes.composition.centre[:, 0] - side // 2
+    cut = [image[:, y : y + side, x : x + side] for image, (y, x) in zip(scenes.images, corners, strict=True)]
     return Arrays(np.stack(cut), one_hot(scenes.labels, len(Shapes.classes)), Shapes.classes)
 
 
@@ -329,7 +335,7 @@ def train(run: Run, recipe: Recipe, trial: Trial, place: Path) -> dict[str, Any]
             diverged = True
         lines = [json.loads(line) for line in (Path(folder) / "log.jsonl").read_text().splitlines()]
         steps = [line for line in lines if line["kind"] == "train"]
-        seen = data.subset(np.arange(min(VALID_PICTURES, len(data))))
+        seen = data.subset(np.arange(min(SEEN_PICTURES, len(data))))
         found = {
             "accuracy": accuracy(trainer, valid),
             "train_accuracy": accuracy(trainer, seen),

@@ -96,7 +96,7 @@ WAYS = {
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    sides = trial.choose(quick=(12, 24), full=(8, 12, 16, 24, 32, 40))
+    sides = trial.choose(quick=(12, 24), full=(8, 12, 16, 24, 36))
     trial.keep("tokens", [side**2 for side in sides])
     for name, (explicit, checkpointed, peak) in WAYS.items():
         held = [measure(side, explicit=explicit, checkpointed=checkpointed)[peak] for side in sides]

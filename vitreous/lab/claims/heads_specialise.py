@@ -118,11 +118,11 @@ def steadiness(model: ViT, images: Tensor) -> Estimate:
 
 def about_the_class_token(model: ViT, trial: Trial) -> Iterator[Case]:
     """How fast the answer's probability falls while patches are hidden, against patches chosen at random."""
-    images, _ = pictures(trial, trial.choose(4, 64), seed=1)
+    images, _ = pictures(trial, trial.choose(4, 32), seed=1)
     with torch.no_grad():
         answers = model(images).argmax(dim=1)
     methods = {"class attention": METHODS["class attention"]}
-    table = score(model, images, answers, methods=methods, steps=trial.choose(4, 10))
+    table = score(model, images, answers, methods=methods, steps=trial.choose(4, 8))
     for measure, sign, name in (("deletion", -1, "lost sooner by hiding"), ("insertion", 1, "found sooner by showing")):
         gained = sign * (table.values["class attention"][measure] - table.values["random"][measure])
         yield Case(

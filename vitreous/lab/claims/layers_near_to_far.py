@@ -32,11 +32,11 @@ CLAIM = Claim(
     sources=(Source.DEEP_DIVE, Source.PIXELS),
     formula="",
     right="Both are true of a trained DeiT-Tiny on the whole. But it is no steady rise: the first block looks farther "
-    "than the two that follow, and early blocks have heads that look far. Edges fade early, in the fifth block they are "
-    "half gone; the class can be read a little better block by block.",
+    "than the two that follow, and early blocks have heads that look far. Edges fade soon, in the fifth block they "
+    "are half gone; the class can be read a little better block by block.",
     right_formula="",
-    meaning="Take features from late blocks for classes, and from the first blocks, or from several, for tasks that need "
-    "edges and colours. Early blocks bear windows better than late ones, but some of their heads do look far.",
+    meaning="Take features from late blocks for classes, and from the first ones, or from several, for tasks that "
+    "need edges and colours. Early blocks bear windows better than late ones, but some of their heads do look far.",
 )
 NEAR = 0.75  # of the distance of an even look at everything
 PROBED = 112  # pixels a side: the pictures that are probed have 32

@@ -98,7 +98,9 @@ def cases(trial: Trial) -> Iterator[Case]:
         sums = [sum_of_weights(masked_before=before) for before in (False, True)]
     with seeded(0):
         text, library = pattern(by_sequence), pattern(stacked(Local(radius=RADIUS), 1))
-        diagonal, sparse = (reach(mixer, depth) for mixer in (Window(size=BLOCK, shift="never"), BlockSparse(block=BLOCK)))
+        diagonal, sparse = (
+            reach(mixer, depth) for mixer in (Window(size=BLOCK, shift="never"), BlockSparse(block=BLOCK))
+        )
     around = f"share seen of the cells within {RADIUS} rows and columns"
     yield Case("sum of a token's weights, zeroed after the softmax", exactly(sums[0]),
                document=Near(1.0, 0.01), right=AtMost(0.2))  # fmt: skip

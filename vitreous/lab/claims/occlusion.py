@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
-from vitreous.lab.estimate import mean_of
-from vitreous.lab.examined import share_right, unseen
-from vitreous.lab.prediction import AtLeast, AtMost, Near
+from vitreous.lab.curves import curves
+from vitreous.lab.estimate import exactly, mean_of
+from vitreous.lab.examined import pooled_accuracy, share_right, unseen
+from vitreous.lab.prediction import AtLeast, Near
 from vitreous.lab.sweep import Trained, seeds, trained
 from vitreous.lab.trial import Trial
 from vitreous.spec import Batch
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from vitreous.lab.outcome import Outcome
+
 CLAIM = Claim(
     title="An occluded core",
-    statement="A ViT withstands occlusion better than a CNN: where the core of an object is covered, it brings together "
-    "what is left on opposite sides, while a CNN's effective field may not span the cover.",
+    statement="A ViT withstands occlusion better than a CNN: where the core of an object is covered, it brings "
+    "together what is left on opposite sides, while a CNN's effective field may not span the cover.",
     sources=(Source.PRINCIPLES,),
     formula="",
-    right="It is not settled by the architecture. Compared is how much of its own lead over guessing a model keeps, so that "
-    "the better one has no head start; with everything covered both must guess.",
+    right="It is not settled by the architecture. Compared is how much of its own lead over guessing a model keeps, so "
+    "that the better one has no head start; with everything covered both must guess.",
     right_formula="",
     meaning="Being a transformer is no insurance against occlusion. If covered objects matter, cover parts of the "
     "training pictures (random erasing, CutMix), and measure accuracy against the covered share as here.",
-    axes=Axes("covered share of the picture", "what is left of the lead over guessing"),
 )
 CLASSES = 10
 
@@ -50,7 +56,7 @@ def core(side: int, share: float, seed: int) -> Tensor:
 
 
 def anywhere(side: int, share: float, seed: int) -> Tensor:
-    """(y, x): True in cells of an eighth of the side, chosen by chance: as much is covered, but nothing in particular."""
+    """(y, x): True in cells of an eighth of the side, chosen by chance: as much, but nothing in particular."""
     order = torch.randperm(64, generator=torch.Generator().manual_seed(seed))
     chosen = (order < round(64 * share)).view(8, 8)
     return chosen.repeat_interleave(side // 8, 0).repeat_interleave(side // 8, 1)
@@ -71,24 +77,25 @@ def left(run: Trained, cover: Cover, shares: Sequence[float], number: int) -> li
 def cases(trial: Trial) -> Iterator[Case]:
     number, shares = trial.choose(300, 2000), trial.choose((0.25, 0.5), (0.1, 0.25, 0.5, 0.75))
     pairs = [[trained(trial, name, seed) for name in ("base", "cnn")] for seed in seeds(trial, "base")]
-    yield from sanity(pairs, number)
+    trial.keep("covered share", (0.0, *shares))
+    for which, kind in enumerate(("ViT", "CNN")):
+        runs = [pair[which] for pair in pairs]
+        yield Case(f"{kind}: accuracy", pooled_accuracy(runs, number), right=AtLeast(2 * right(CLASSES)))
+        blind = sum(accuracy(run, unseen(run, number), torch.tensor(True)) for run in runs) / len(runs)
+        yield Case(f"{kind}: accuracy, all covered", exactly(blind), right=Near(right(CLASSES), 0.06))
     for cover, what in ((core, "the core"), (anywhere, "random places")):
         found = [[left(run, cover, shares, number) for run in pair] for pair in pairs]
         for which, kind in enumerate(("ViT", "CNN")):
-            for place, share in enumerate(shares):
-                values = [pair[which][place] for pair in found]
-                group = f"{kind}, {what} covered"
-                yield Case(f"{group}: {share:.0%}", mean_of(values), right=AtMost(1.2), at=share, group=group)
-        for place, share in enumerate(shares):
-            gaps = [vit[place] - cnn[place] for vit, cnn in found]
-            says = AtLeast(document()) if cover is core else None
-            yield Case(f"ViT less CNN, {share:.0%} of {what} covered", mean_of(gaps), document=says, right=Near(0, 1))
+            means = [sum(values) / len(found) for values in zip(*(pair[which] for pair in found), strict=True)]
+            trial.keep(f"{kind}, {what} covered", (1.0, *means))
+        for place, share in enumerate(shares if cover is core else ()):
+            gap = mean_of([vit[place] - cnn[place] for vit, cnn in found])
+            label = f"lead over guessing left with {share:.0%} of the picture covered, ViT less CNN"
+            yield Case(label, gap, document=AtLeast(document()))
 
 
-def sanity(pairs: list[list[Trained]], number: int) -> Iterator[Case]:
-    for which, kind in enumerate(("ViT", "CNN")):
-        runs = [pair[which] for pair in pairs]
-        side = runs[0].recipe.model.image_size[0]
-        for share, right_one in ((0.0, AtLeast(2 * right(CLASSES))), (1.0, Near(right(CLASSES), 0.06))):
-            values = [accuracy(run, unseen(run, number), core(side, share, 0)) for run in runs]
-            yield Case(f"{kind}: accuracy, {share:.0%} covered", mean_of(values), right=right_one)
+def draw(outcome: Outcome) -> Figure:
+    series = dict(outcome.series)
+    places = series.pop("covered share")
+    names = Axes("covered share of the picture", "what is left of the lead over guessing")
+    return curves({name: (places, values) for name, values in series.items()}, names)

@@ -29,7 +29,7 @@ CLAIM = Claim(
     title="Smaller patches",
     statement="Smaller patches give more tokens, hence better accuracy, and are slower.",
     sources=(Source.DEEP_DIVE, Source.PIXELS, Source.MODERN),
-    formula=r"p \downarrow \;\Rightarrow\; n = (S / p)^2 \uparrow,\ \mathrm{accuracy} \uparrow,\ \mathrm{time} \uparrow",
+    formula=r"n = (S/p)^2; \quad p \downarrow \ \Rightarrow \ \mathrm{accuracy} \uparrow, \ \mathrm{time} \uparrow",
     right="The cost is certain: halving the side of a patch gives four times the tokens, and somewhat more than four "
     "times the work. The gain has an optimum, since finer patches also take longer to learn.",
     right_formula=r"\mathrm{MACs} = L\,(2 (2 + r) n D^2 + 2 n^2 D) + n_{\mathrm{patches}}\, 3 p^2 D + D K",
@@ -59,13 +59,13 @@ def macs(run: Trained) -> float:
 
 @torch.no_grad()
 def milliseconds(run: Trained, rounds: int) -> list[float]:
-    """A forward pass of 32 pictures, per picture, several times."""
+    """Of the processor for a forward pass of 32 pictures, per picture, several times."""
     images, found = unseen(run, 32).images, []
     run.model(images)
     for _ in range(rounds):
-        begin = time.perf_counter()
+        begin = time.process_time()
         run.model(images)
-        found.append(1000 * (time.perf_counter() - begin) / len(images))
+        found.append(1000 * (time.process_time() - begin) / len(images))
     return found
 
 
@@ -76,14 +76,13 @@ def cases(trial: Trial) -> Iterator[Case]:
     found = [accuracies(trial, name) for name in names]
     times = np.array([milliseconds(run, trial.choose(10, 30)) for run in runs]).T
     for index, (small, large) in enumerate(pairwise(sides)):
-        gain = difference(found[index], found[index + 1], groups=found)
+        gain = difference(found[index], found[index + 1], among=found, pictures=len(runs[0].valid))
         yield Case(f"accuracy: patch {small} − patch {large}", gain, document=AtLeast(0.0))
         slower = bootstrap(times[:, index : index + 2], lambda rows: float(np.divide(*np.median(rows, axis=0))))
         yield Case(f"time: patch {small} / patch {large}", slower, document=AtLeast(1.0))
     counted = [macs(run) for run in runs]
     for run, side, number in zip(runs, sides, counted, strict=True):
-        config = config_of(run)
-        expected = right(config, run.model.config.num_classes)
+        expected = right(config_of(run), run.model.config.num_classes)
         yield Case(f"patch {side}: million MACs", exactly(number / 1e6), right=near(expected / 1e6, share=0.01))
     yield learned(trained(trial, "base"), "the base run")
     trial.keep("side", sides)

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 CLAIM = Claim(
     title="Shuffled patches",
-    statement="Without positions attention does not know the order of its tokens. One text calls it permutation "
-    "invariant, as if a shuffled input gave the same output; the other equivariant: shuffled tokens give the same "
-    "tokens shuffled, and an attention matrix shuffled on both sides. Positions end that.",
+    statement="Without positions attention does not know the order of its tokens. One text calls that permutation "
+    "invariance, which means that a shuffled input gives the same output, though it then describes a shuffled one. "
+    "The other says equivariance: the tokens come out shuffled, and the attention matrix on both sides. Positions end "
+    "it.",
     sources=(Source.PRINCIPLES, Source.FOUNDATIONS),
     formula=r"f(P X) = f(X), \quad A(P X) = P A(X) P^\top",
     right="Tokens are equivariant, so they do change places. Invariant is only what treats all patches alike: the "
@@ -111,6 +112,8 @@ def cases(trial: Trial) -> Iterator[Case]:
         answer = trial.repeat(partial(change_of_answer, pool=pool, **bare))
         name = "output of the class token" if pool == "class" else f"{pool} of the tokens"
         yield Case(f"invariant? {name}", answer, document=UNCHANGED, right=UNCHANGED)
+    tokens = trial.repeat(partial(change_of_tokens, put_back=True, position="learned"))
+    yield Case("learned positions: tokens, put back", tokens, document=CHANGED, right=CHANGED)
     for position in trial.choose(("learned", "relative", "rope"), ("learned", "sincos_2d", "relative", "rope")):
         answer = trial.repeat(partial(change_of_answer, position=position))
         yield Case(f"{position} positions: class token", answer, document=CHANGED, right=CHANGED)

@@ -36,11 +36,13 @@ RIVALS = {
     "no_positions": "learned positions − none",
 }
 
+RESIZED = 2_000  # pictures
+
 
 def at_size(run: Trained, share: float) -> float:
     """Accuracy on pictures resized to ``share`` of what the run was trained on; positions are resampled."""
     height, width = run.recipe.model.image_size
-    part = run.valid.subset(np.arange(min(1000, len(run.valid))))
+    part = run.valid.subset(np.arange(min(RESIZED, len(run.valid))))
     return evaluate(run.model, part, image_size=(round(share * height), round(share * width))).metrics["accuracy"]
 
 
@@ -56,12 +58,12 @@ def change_by_shuffling(run: Trained) -> float:
 
 def cases(trial: Trial) -> Iterator[Case]:
     rivals = trial.choose(("mean_pooling", "no_positions"), tuple(RIVALS))
-    measures = {"": lambda name: accuracies(trial, name)}
-    measures[", 1.5 × the size"] = lambda name: [at_size(run, 1.5) for run in every(trial, name)]
-    for where, measure in measures.items():
-        found = {name: measure(name) for name in ("base", *rivals)}
+    names, pictures = ("base", *rivals), len(trained(trial, "base").valid)
+    same = {name: accuracies(trial, name) for name in names}
+    larger = {name: [at_size(run, 1.5) for run in every(trial, name)] for name in names}
+    for where, found, number in (("", same, pictures), (", 1.5 × the size", larger, min(RESIZED, pictures))):
         for name in rivals:
-            gain = difference(found["base"], found[name], groups=list(found.values()))
+            gain = difference(found["base"], found[name], among=list(found.values()), pictures=number)
             yield Case(f"{RIVALS[name]}{where}", gain, document=AtLeast(0.0))
     blind, seeing = (change_by_shuffling(trained(trial, name)) for name in ("no_positions", "base"))
     yield Case("no positions: change of logits by shuffled patches", exactly(blind), right=AtMost(1e-3))

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
-from vitreous.lab.estimate import mean_of
+from vitreous.lab.curves import curves
+from vitreous.lab.estimate import Estimate, mean_of
 from vitreous.lab.examined import convolutional_field, initial, unseen
 from vitreous.lab.prediction import AtLeast, AtMost, Prediction, near
 from vitreous.lab.sweep import Trained, seeds, trained
 from vitreous.lab.trial import Trial
 from vitreous.models.base import Backbone
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from vitreous.lab.outcome import Outcome
 
 CLAIM = Claim(
     title="The effective receptive field",
@@ -21,25 +28,22 @@ CLAIM = Claim(
     "effective one is much smaller than it could be and concentrated at its centre.",
     sources=(Source.PRINCIPLES, Source.DEEP_DIVE, Source.FOUNDATIONS, Source.PIXELS, Source.MODERN),
     formula="",
-    right="Every pixel can reach a ViT's unit in layer 1, and the field of a CNN is as narrow as counted. How much really "
-    "arrives from afar is another matter: the residual stream keeps a unit's own patch in the foreground.",
+    right="Every pixel can reach a ViT's unit in layer 1, and a CNN's field is as narrow as counted. How much does "
+    "arrive from afar is another matter: the residual stream keeps a unit's own patch in the foreground.",
     right_formula="",
-    meaning="Do not choose attention for its reach in layer 1 alone: measure where the gradients of your own model come "
-    "from. Where distant evidence decides, give a CNN enough stages, dilation or one attention layer near the end.",
-    axes=Axes("depth passed, as a share of the model", "gradient energy from afar"),
+    meaning="Do not choose attention for its reach in layer 1 alone: measure where the gradients of your own model "
+    "come from. Where distant evidence decides, give a CNN enough stages, dilation or one attention layer near the end.",
 )
 FAR = 0.25  # of the picture's side, from the middle of the unit's own cell
 
 
-def document(kind: str, layer: int) -> Prediction | None:
+def document(kind: str) -> Prediction:
     """A global field takes most of its energy from afar (an even spread would give 0.8), a local one little."""
-    if kind == "ViT":
-        return AtLeast(0.5)
-    return AtMost(0.25) if layer == 0 else None
+    return AtLeast(0.5) if kind == "ViT" else AtMost(0.25)
 
 
 def document_inner_half() -> float:
-    """Concentrated: outside the inner half of the possible field lies less than this (an even spread would give 0.8)."""
+    """Concentrated: less than this lies outside the inner half of the field (an even spread would give 0.8)."""
     return 0.25
 
 
@@ -89,12 +93,17 @@ def cases(trial: Trial) -> Iterator[Case]:
     for name, kind in (("base", "ViT"), ("cnn", "CNN")):
         runs = [trained(trial, name, seed) for seed in seeds(trial, name)]
         now = [energies(run, run.model, number) for run in runs]
+        before = [energies(run, initial(run), number) for run in runs]
         yield reach(kind, now)
         if kind == "CNN":
             yield concentration(now)
-        yield from by_depth(kind, "trained", runs[0].model, now)
-        before = [energies(run, initial(run), number) for run in runs]
-        yield from by_depth(kind, "initial weights", runs[0].model, before)
+        shares = far_shares(kind, runs[0].model, now)
+        trial.keep(f"{kind}, trained", [each.value for each in shares])
+        trial.keep(f"{kind}, initial weights", [each.value for each in far_shares(kind, runs[0].model, before)])
+        for layer, share in enumerate(shares):
+            if kind == "ViT" or layer == 0:
+                says = document(kind)
+                yield Case(f"{kind}, layer {layer + 1}: share of gradient energy from afar", share, document=says)
 
 
 def reach(kind: str, found: list[list[Tensor]]) -> Case:
@@ -113,19 +122,23 @@ def concentration(found: list[list[Tensor]]) -> Case:
     layer = max(index for index in range(len(found[0])) if convolutional_field(index + 1) <= side)
     inner = convolutional_field(layer + 1) / 4
     return Case(
-        f"CNN, layer {layer + 1}: energy from outside the inner half of its field",
+        f"CNN, layer {layer + 1}: share of gradient energy from outside the inner half of its field",
         mean_of([outside(maps[layer], 2 ** (layer + 1), inner) for maps in found]),
         document=AtMost(document_inner_half()),
     )
 
 
-def by_depth(kind: str, state: str, model: Backbone, found: list[list[Tensor]]) -> Iterator[Case]:
-    for layer, maps in enumerate(zip(*found, strict=True)):
-        yield Case(
-            f"{kind}, {state}, layer {layer + 1}: energy from afar",
-            mean_of([outside(each, cell_of(kind, model, layer), FAR * len(each)) for each in maps]),
-            document=document(kind, layer) if state == "trained" else None,
-            right=AtMost(1.0),
-            at=(layer + 1) / len(found[0]),
-            group=f"{kind}, {state}",
-        )
+def far_shares(kind: str, model: Backbone, found: list[list[Tensor]]) -> list[Estimate]:
+    """What comes from further than a quarter of the picture, layer by layer."""
+    return [
+        mean_of([outside(each, cell_of(kind, model, layer), FAR * len(each)) for each in maps])
+        for layer, maps in enumerate(zip(*found, strict=True))
+    ]
+
+
+def draw(outcome: Outcome) -> Figure:
+    lines = {
+        name: ([(layer + 1) / len(values) for layer in range(len(values))], values)
+        for name, values in outcome.series.items()
+    }
+    return curves(lines, Axes("depth passed, as a share of the model", "gradient energy from afar"))

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.compare import learned
-from vitreous.lab.estimate import Estimate, exactly, mean_of
-from vitreous.lab.prediction import AtMost, Near
+from vitreous.lab.estimate import Estimate, bootstrap, exactly
+from vitreous.lab.prediction import AtMost, Near, number
 from vitreous.lab.sweep import Trained, datasets, every, trained
 from vitreous.lab.trial import Trial
 
@@ -32,11 +32,12 @@ CLAIM = Claim(
 WIDTHS = ("width_quarter", "width_half", "base", "width_double")
 PICTURES = ("base_few", "base_some", "base_many", "base")
 EXPONENTS = np.geomspace(0.02, 3, 300)
-TRILLION = 1e12
+FAR = 1e12  # parameters or pictures
 WITHIN = 0.02  # how near a law has to come to call it a description: two points of accuracy
 
 Numbers = NDArray[np.float64]
 Law = Callable[[Numbers], Numbers]
+Fit = Callable[[Numbers, Numbers], Law]
 
 
 def linear(x: Numbers, y: Numbers) -> tuple[float, float, float]:
@@ -51,9 +52,10 @@ def falling(size: Any, exponent: float) -> Any:
 
 
 def best_exponent(size: Numbers, accuracy: Numbers) -> float:
-    """γ of α − β · size^(−γ): for every γ the rest is a straight line."""
-    unit = size / size.min()
-    return float(min(EXPONENTS, key=lambda exponent: linear(falling(unit, exponent), accuracy)[2]))
+    """γ of α − β · size^(−γ): for every γ the rest is a straight line. No accuracy grows beyond α ≤ 1."""
+    fits = {exponent: linear(falling(size / size.min(), exponent), accuracy) for exponent in EXPONENTS}
+    possible = [exponent for exponent, (limit, _, _) in fits.items() if limit <= 1]
+    return float(min(possible or EXPONENTS[-1:], key=lambda exponent: fits[exponent][2]))
 
 
 def saturating(size: Numbers, accuracy: Numbers) -> Law:
@@ -73,7 +75,7 @@ def power(size: Numbers, accuracy: Numbers) -> Law:
     return lambda new: np.exp(intercept + slope * np.log(new))
 
 
-def left_out_error(fit: Callable[[Numbers, Numbers], Law], points: Numbers) -> Estimate:
+def left_out_error(fit: Fit, points: Numbers) -> Estimate:
     """Mean absolute error for sizes that the law was not fitted to: each size is left out in turn."""
     sizes, accuracy = points.T
     errors = [
@@ -82,7 +84,7 @@ def left_out_error(fit: Callable[[Numbers, Numbers], Law], points: Numbers) -> E
         )
         for size in np.unique(sizes)
     ]
-    return mean_of(errors)
+    return bootstrap(errors, lambda drawn: float(drawn.mean()))
 
 
 def parameters(run: Trained) -> float:
@@ -91,7 +93,9 @@ def parameters(run: Trained) -> float:
 
 def pictures(run: Trained) -> float:
     """Different pictures that the run has learned from."""
-    return float(min(len(datasets(run.run, run.recipe, run.trial)[0]), run.recipe.train.steps * 64))
+    return float(
+        min(len(datasets(run.run, run.recipe, run.trial)[0]), run.recipe.train.steps * run.recipe.train.batch_size)
+    )
 
 
 def points(trial: Trial, names: tuple[str, ...], size: Callable[[Trained], float]) -> Numbers:
@@ -99,17 +103,17 @@ def points(trial: Trial, names: tuple[str, ...], size: Callable[[Trained], float
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    by_size = points(trial, WIDTHS, parameters)
-    laws = {"α − β · size^(−γ)": saturating, "log accuracy = α · log size + β": power}
-    for name, fit in laws.items():
-        yield Case(f"{name}: error at a size left out", left_out_error(fit, by_size), document=AtMost(WITHIN))
-        foretold = float(fit(*by_size.T)(np.array(TRILLION)))
-        yield Case(f"{name}: accuracy foretold for 10¹² parameters", exactly(foretold), document=AtMost(1.0))
+    laws: dict[str, tuple[Fit, Numbers]] = {
+        "α − β · parameters^(−γ)": (saturating, points(trial, WIDTHS, parameters)),
+        "log accuracy linear in log parameters": (power, points(trial, WIDTHS, parameters)),
+    }
     if not trial.quick:
-        by_data = points(trial, PICTURES, pictures)
-        error = left_out_error(logarithmic, by_data)
-        yield Case("accuracy ∝ log pictures: error at a number left out", error, document=AtMost(WITHIN))
+        laws["accuracy ∝ log pictures"] = (logarithmic, points(trial, PICTURES, pictures))
+    for name, (fit, found) in laws.items():
+        yield Case(f"{name}: error where it was not fitted", left_out_error(fit, found), document=AtMost(WITHIN))
+        foretold = float(fit(*found.T)(np.array(FAR)))
+        yield Case(f"{name}: accuracy foretold for {number(FAR)}", exactly(foretold), document=AtMost(1.0))
     size = np.geomspace(1e4, 1e6, 6)
-    found = best_exponent(size, 0.9 - 2 * (size / 100) ** -0.3)
-    yield Case("γ found again in numbers made with γ = 0.3", exactly(found), right=Near(0.3, 0.01))
+    again = best_exponent(size, 0.9 - 2 * (size / 100) ** -0.3)
+    yield Case("γ found again in numbers made with γ = 0.3", exactly(again), right=Near(0.3, 0.01))
     yield learned(trained(trial, "base"), "the base run")

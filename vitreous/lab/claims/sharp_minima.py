@@ -9,8 +9,8 @@ import torch
 
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.curvature import curvature_along, largest_eigenvalue, moved
-from vitreous.lab.estimate import mean_of
-from vitreous.lab.examined import learnt
+from vitreous.lab.estimate import exactly, mean_of
+from vitreous.lab.examined import learnt, pooled_accuracy
 from vitreous.lab.prediction import AtLeast, Near
 from vitreous.lab.sweep import Trained, seeds, trained
 from vitreous.lab.trial import Trial
@@ -18,15 +18,15 @@ from vitreous.tasks.classify import cross_entropy
 
 CLAIM = Claim(
     title="Sharper minima, a slower start",
-    statement="Compared with CNNs, vision transformers have a loss surface with sharper minima; they converge more slowly "
-    "at first and end better.",
+    statement="Compared with CNNs, vision transformers have a loss surface with sharper minima; they converge more "
+    "slowly at first and end better.",
     sources=(Source.FOUNDATIONS,),
     formula=r"\lambda_{\max}(\nabla^2 L_{\mathrm{ViT}}) > \lambda_{\max}(\nabla^2 L_{\mathrm{CNN}})",
-    right="Sharpness depends on how it is measured: the largest eigenvalue of the Hessian changes when weights are merely "
-    "rescaled, the rise of the loss under noise in proportion to the weights does not. Compare both.",
+    right="Sharpness depends on how it is measured: the largest eigenvalue of the Hessian changes when weights are "
+    "merely rescaled, the rise of the loss under noise in proportion to the weights does not. Compare both.",
     right_formula=r"\lambda = v^\top \nabla^2 L \, v = \frac{L(w + s v) - 2 L(w) + L(w - s v)}{s^2}",
-    meaning="Trained from scratch on little data for a short time, a small ViT starts slowly and stays behind: plan warm-up "
-    "and more steps for it, or take a CNN. Do not read an eigenvalue across architectures as a verdict on them.",
+    meaning="Trained from scratch on little data for a short time, a small ViT starts slowly and stays behind: plan "
+    "warm-up and more steps for it, or take a CNN. Do not read an eigenvalue across architectures as a verdict on them.",
 )
 
 
@@ -70,9 +70,9 @@ def cases(trial: Trial) -> Iterator[Case]:
     pairs = [[trained(trial, name, seed) for name in ("base", "cnn")] for seed in seeds(trial, "base")]
     found = [[sharpness(run, number, steps) for run in pair] for pair in pairs]
     for which, kind in enumerate(("ViT", "CNN")):
-        accuracy = mean_of([pair[which].accuracy for pair in pairs])
+        accuracy = pooled_accuracy([pair[which] for pair in pairs], 300)
         yield Case(f"{kind}: accuracy on unseen pictures", accuracy, right=AtLeast(0.2))
-        ratio = mean_of([pair[which][1] for pair in found])
+        ratio = exactly(sum(pair[which][1] for pair in found) / len(found))
         yield Case(f"{kind}: second difference of the loss / eigenvalue", ratio, right=Near(right(), 0.15))
     differences = {
         "sharper: log₁₀ of the largest eigenvalue": [log10(vit[0] / cnn[0]) for vit, cnn in found],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,11 @@ from vitreous.lab.prediction import AtLeast, AtMost, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.models import create_model
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from vitreous.lab.outcome import Outcome
+
 CLAIM = Claim(
     title="Memory and training time against size",
     statement="A table gives 1.2, 4.1, 8.7 and 22 GB of memory in FP16 and 3, 7, 14 and more than 30 days of training "
@@ -22,8 +27,8 @@ CLAIM = Claim(
     "training time faster than linearly.",
     sources=(Source.PIXELS,),
     formula=r"\mathrm{days} \propto \mathrm{parameters}^k, \; k > 1",
-    right="In the table itself days grow with a power of about 0.8. Its 13 bytes a parameter are not FP16 weights, "
-    "which take two: they are nearer to what training with Adam holds. Operations for a picture grow in proportion to the "
+    right="In the table itself days grow with a power of about 0.8, and its 13 bytes a parameter are not FP16 weights, "
+    "which take two, but nearer to what training with Adam holds. Operations for a picture grow in proportion to the "
     "parameters; what grows faster is the cost of the published models, whose largest also have smaller patches.",
     right_formula=r"\mathrm{days} \propto \mathrm{parameters}^{0.8}",
     meaning="At one patch size, reckon with training cost in proportion to parameters × pictures, and with 16 to 18 "
@@ -94,3 +99,10 @@ def cases(trial: Trial) -> Iterator[Case]:
     yield Case(label, smaller_patches, AtLeast(1.02), AtLeast(1.05))
     spent = exactly(power(632 / 307, CORE_DAYS["L/16"], CORE_DAYS["H/14"]))
     yield Case("TPU-core-days published, L/16 to H/14: power of the parameters", spent, AtLeast(1.02))
+
+
+def draw(outcome: Outcome) -> Figure:
+    """Powers only: bytes have another scale."""
+    from vitreous.lab.figures import in_rows
+
+    return in_rows([case for case in outcome.cases if "power" in case.label])

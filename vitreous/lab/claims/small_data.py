@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import numpy as np
+from functools import partial
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
-from vitreous.lab.compare import accuracies, difference, learned
+from vitreous.lab.compare import accuracies, contrast, learned
 from vitreous.lab.estimate import exactly
 from vitreous.lab.prediction import AtLeast
-from vitreous.lab.sweep import datasets, trained
+from vitreous.lab.sweep import Trained, datasets, trained
 from vitreous.lab.trial import Trial
 
 CLAIM = Claim(
@@ -31,21 +30,20 @@ CLAIM = Claim(
 def cases(trial: Trial) -> Iterator[Case]:
     sizes = trial.choose(("_few", ""), ("_few", "_some", "_many", ""))
     vit, cnn = ([accuracies(trial, f"{kind}{size}") for size in sizes] for kind in ("base", "cnn"))
-    groups = vit + cnn
+    base = trained(trial, "base")
+    compared = partial(contrast, among=vit + cnn, pictures=len(base.valid))
     for size, of_vit, of_cnn in zip(sizes, vit, cnn, strict=True):
-        number = pictures(trial, f"base{size}")
-        lead = difference(of_cnn, of_vit, groups=groups)
+        number = learned_from(trained(trial, f"base{size}"))
+        lead = compared({1: [of_cnn], -1: [of_vit]})
         yield Case(f"{number:,} pictures: CNN − ViT", lead, document=AtLeast(0.0), at=number)
-    leads = [np.subtract(np.mean(c), np.mean(v)) for v, c in zip(vit, cnn, strict=True)]
-    shrinks = difference([leads[0]], [leads[-1]], groups=groups)
-    yield Case("the lead with fewest pictures − with most", shrinks, document=AtLeast(0.0))
+    shrinks = compared({1: [cnn[0], vit[-1]], -1: [vit[0], cnn[-1]]})
+    yield Case("lead with fewest pictures − lead with most", shrinks, document=AtLeast(0.0))
     few = trained(trial, "base_few")
-    yield Case("few pictures: accuracy on these − on new ones", exactly(few.train_accuracy - few.accuracy),
-               right=AtLeast(0.05))  # fmt: skip
-    yield learned(trained(trial, "base"), "the ViT on all pictures")
+    memorised = exactly(few.train_accuracy - few.accuracy)
+    yield Case("fewest pictures: ViT's accuracy on these − on new ones", memorised, right=AtLeast(0.05))
+    yield learned(base, "the ViT on all pictures")
     yield learned(trained(trial, "cnn"), "the CNN on all pictures")
 
 
-def pictures(trial: Trial, name: str) -> int:
-    run = trained(trial, name)
-    return len(datasets(run.run, run.recipe, trial)[0])
+def learned_from(run: Trained) -> int:
+    return len(datasets(run.run, run.recipe, run.trial)[0])

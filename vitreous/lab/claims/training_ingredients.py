@@ -20,12 +20,13 @@ from vitreous.models.vit import ViTConfig
 
 CLAIM = Claim(
     title="What training cannot do without",
-    statement="Without residual connections the gradients of a 12-layer Transformer vanish. ViTs need AdamW rather than "
-    "SGD, clipped gradients, GELU rather than ReLU, and heavy regularisation, without which they overfit.",
+    statement="Without residual connections the gradients of a 12-layer Transformer vanish. ViTs need AdamW rather "
+    "than SGD, clipped gradients, GELU rather than ReLU, and heavy regularisation, without which they overfit.",
     sources=(Source.DEEP_DIVE, Source.FOUNDATIONS, Source.MODERN),
     formula="",
-    right="Residuals are what training depends on most. The others are matters of degree that only an ablation can "
-    "weigh, and their weight depends on depth, data and length of training.",
+    right="Residuals matter most, for another reason: the norms keep gradients alive without them, but attention "
+    "averages the tokens of a picture until all are the same. The other ingredients are matters of degree that only an "
+    "ablation can weigh, and their weight depends on depth, data and length of training.",
     right_formula="",
     meaning="Keep the residuals and AdamW; clip, since it costs nothing. Add regularisation as overfitting shows, not "
     "before: in a short training the heaviest recipe costs more than it gives.",
@@ -61,20 +62,35 @@ def first_to_last(model: Backbone, seed: int) -> float:
     return float(lengths[0] / lengths[1])
 
 
+@torch.no_grad()
+def similarity(model: Backbone, seed: int) -> float:
+    """The mean cosine between two tokens of a picture, after the last block."""
+    images = torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
+    tokens = F.normalize(model.features(images).tokens, dim=2)
+    return float((tokens @ tokens.transpose(1, 2)).mean())
+
+
 def without(model: Backbone) -> Backbone:
     without_residuals(model)
     return model
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    bare = trial.repeat(lambda seed: float(np.log10(first_to_last(without(deep(12, seed)), seed))), range(4))
-    whole = trial.repeat(lambda seed: float(np.log10(first_to_last(deep(12, seed), seed))), range(4))
-    yield Case("no residuals: log₁₀ gradient of block 1 / of block 12", bare, document=AtMost(-1.0))
-    yield Case("residuals: log₁₀ gradient of block 1 / of block 12", whole, right=AtLeast(-0.5))
+    builds = {"no residuals": lambda seed: without(deep(12, seed)), "residuals": lambda seed: deep(12, seed)}
+    vanishing, alive = (
+        trial.repeat(lambda seed, build=build: float(np.log10(first_to_last(build(seed), seed))), range(4))
+        for build in builds.values()
+    )
+    yield Case("no residuals: log₁₀ gradient of block 1 / of block 12", vanishing, document=AtMost(-1.0))
+    yield Case("residuals: log₁₀ gradient of block 1 / of block 12", alive, right=AtLeast(-0.5))
+    for (name, build), expected in zip(builds.items(), (AtLeast(0.99), AtMost(0.8)), strict=True):
+        alike = trial.repeat(lambda seed, build=build: similarity(build(seed), seed), range(4))
+        yield Case(f"{name}: cosine between a picture's tokens", alike, right=expected)
     chosen = dict(list(INGREDIENTS.items())[: trial.choose(2, len(INGREDIENTS))])
     found = {name: accuracies(trial, name) for name in dict.fromkeys(n for both in chosen.values() for n in both)}
+    pictures = len(trained(trial, "base").valid)
     for label, (with_it, without_it) in chosen.items():
-        gain = difference(found[with_it], found[without_it], groups=list(found.values()))
+        gain = difference(found[with_it], found[without_it], among=list(found.values()), pictures=pictures)
         yield Case(f"accuracy: {label}", gain, document=AtLeast(0.0))
     if not trial.quick:
         run = trained(trial, "bare_some")

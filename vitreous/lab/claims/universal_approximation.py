@@ -23,8 +23,8 @@ CLAIM = Claim(
     right="It holds for a ViT that knows where its patches are. Without positions it gives two pictures with swapped "
     "patches the same answer, so for a function that tells them apart the error never falls below half of its range.",
     right_formula=r"\sup_x | f(x) - F(x) | \geq \frac{1}{2} ( \max f - \min f ) \quad \mathrm{without\ positions}",
-    meaning="Capacity is rarely what a small ViT lacks: the theorem says that suitable weights exist, not that training "
-    "finds them or how much data it takes. Leave positions out only if the answer must not depend on place.",
+    meaning="Capacity is rarely what a small ViT lacks: the theorem says that suitable weights exist, not that "
+    "training finds them or how much data it takes. Leave positions out only if the answer must not depend on place.",
     axes=Axes("width of the model", "largest error / range of the function", log="x"),
 )
 WITH_AND_WITHOUT = ((2, "sincos_2d"), (2, "none"))

@@ -1,0 +1,72 @@
+"""Mistakes in models, training and measures that the experiments on trained models must notice."""
+
+import torch.nn.functional as F
+from einops import rearrange
+
+from tests.lab.mutations.base import Mutation
+from vitreous.layers.position import Learned
+
+
+def all_positions_learned(make):
+    return lambda config, grid: make(config, grid) or Learned(grid, config.dim, int(config.class_token))
+
+
+def every_window_projected(forward):
+    """The right tokens, dearly: a convolution of stride 1, of which most is thrown away."""
+
+    def dear(self, images):
+        (tall, wide), proj = self.patch_size, self.proj
+        every = F.conv2d(images, proj.weight, proj.bias)
+        return rearrange(every[:, :, ::tall, ::wide], "b d y x -> b (y x) d")
+
+    return dear
+
+
+def no_residual(forward):
+    def branches_only(self, x, grid, num_prefix=0):
+        return self.mlp(self.norm2(self.mixer(self.norm1(x), grid, num_prefix)))
+
+    return branches_only
+
+
+MUTATIONS = [
+    Mutation(
+        "entropy_generalisation",
+        "entropy is counted in bits and compared with nats",
+        "vitreous.explain.measures:entropy",
+        lambda entropy: lambda weights: entropy(weights) / 0.6931,
+    ),
+    Mutation(
+        "scaling_law",
+        "the exponent has lost its sign",
+        "vitreous.lab.claims.scaling_law:falling",
+        lambda falling: lambda size, exponent: size**exponent,
+    ),
+    Mutation(
+        "small_data",
+        "the convolutional network averages over the batch",
+        "vitreous.recipes.cifar10_convnet:ConvNet.pooled",
+        lambda pooled: lambda self, features: features.tokens.mean(dim=(0, 1)).expand(len(features.tokens), -1),
+    ),
+    Mutation(
+        "pooling_and_positions",
+        "positions are learned even where there should be none",
+        "vitreous.models.vit:make_position",
+        all_positions_learned,
+    ),
+    Mutation(
+        "patch_size",
+        "patches are embedded at every pixel, then most are dropped",
+        "vitreous.layers.patch:PatchEmbed.forward",
+        every_window_projected,
+    ),
+    Mutation(
+        "patch_size",
+        "the learning rate never leaves zero",
+        "vitreous.train.loop:rate",
+        lambda rate: lambda *place, **settings: 0.0,
+    ),
+    Mutation(
+        "training_ingredients", "blocks have no residual", "vitreous.layers.block:PreNormBlock.forward", no_residual
+    ),
+]

@@ -1,0 +1,27 @@
+"""A figure of curves, for numbers that stand beside the cases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from vitreous.explain.measure_figures import LINES, side_by_side
+from vitreous.explain.report_figures import plain
+from vitreous.lab.claim import Axes
+from vitreous.lab.figures import legend
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], names: Axes) -> Figure:
+    """One line with dots for each name: its places and its values."""
+    figure, (axis,) = side_by_side(1, width=5.6, height=3.3)
+    for (name, (places, values)), (colour, style) in zip(lines.items(), LINES * (1 + len(lines)), strict=False):
+        axis.plot(places, values, marker="o", markersize=4, color=colour, linestyle=style, linewidth=1.4, label=name)
+    axis.set_xlabel(names.x)
+    axis.set_ylabel(names.y)
+    axis.set_ylim(bottom=0)
+    plain(axis)
+    legend(axis)
+    return figure
