@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from vitreous.data.augment import evaluation_pixels
 from vitreous.lab import sweep
 from vitreous.lab.claims.scaling_law import best_exponent, power, saturating
 from vitreous.lab.compare import contrast, difference
@@ -48,8 +49,6 @@ def test_what_was_killed_halfway_counts_for_nothing(trial, short):
 
 def test_the_kept_model_answers_as_it_was_measured(short):
     images, targets = short.valid.pixels(np.arange(500)), short.valid.targets(np.arange(500))
-    from vitreous.data.augment import evaluation_pixels
-
     with torch.no_grad():
         answers = short.model(evaluation_pixels(torch.from_numpy(images), short.model.spec.preprocess)).argmax(1)
     assert (answers.numpy() == targets.argmax(1)).mean() == pytest.approx(short.accuracy, abs=0.005)
@@ -58,7 +57,7 @@ def test_the_kept_model_answers_as_it_was_measured(short):
 def test_training_leaves_chance_as_it_was(trial, monkeypatch):
     monkeypatch.setitem(sweep.RUNS, "tiny", sweep.Run(sweep.training(steps=1)))
     before = torch.get_rng_state()
-    sweep.trained(trial, "tiny")
+    assert sweep.trained(trial, "tiny").model
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from vitreous.lab.outcome import Outcome
 from vitreous.lab.table import Experiment, find
 from vitreous.lab.trial import Trial
+from vitreous.lab.workers import side_by_side
 from vitreous.weights.files import write_atomically
 
 
@@ -39,24 +40,7 @@ def run_all(names: Sequence[str], trial: Trial, *, jobs: int, fresh: bool = Fals
             waiting.append(name)
         else:
             yield kept
-    if jobs == 1 or len(waiting) <= 1:
-        yield from (run_and_keep(name, trial) for name in waiting)
-        return
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-    from multiprocessing import get_context
-
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=one_thread) as pool:
-        futures = [pool.submit(run_and_keep, name, trial) for name in waiting]
-        try:
-            yield from (future.result() for future in as_completed(futures))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
+    yield from side_by_side(run_and_keep, [(name, trial) for name in waiting], jobs)
 
 
 def run_and_keep(name: str, trial: Trial) -> Outcome:

@@ -221,7 +221,8 @@ class Trained:
         """As it was trained, in evaluation mode."""
         file = read(self.weights)
         assert file.spec is not None
-        model = self.recipe.model.override(num_classes=len(file.spec.labels.names)).build()
+        with torch.random.fork_rng(devices=[]):  # first weights are drawn, only to be replaced
+            model = self.recipe.model.override(num_classes=len(file.spec.labels.names)).build()
         model.load_state_dict(file.tensors)
         model.spec = file.spec
         if self.run.change is not None:
@@ -344,7 +345,7 @@ def train(run: Run, recipe: Recipe, trial: Trial, place: Path) -> dict[str, Any]
             "seconds": round(sum(trainer.loader.batch_size / line["images_per_second"] for line in steps), 2),
             "diverged": diverged,
         }
-    save(plain(trainer.model), place.with_suffix(".safetensors"))
+        save(plain(trainer.model), place.with_suffix(".safetensors"))
     write_atomically(place.with_suffix(".json"), json.dumps({"key": key(run, recipe), **found}).encode())
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +18,16 @@ from vitreous.models import create_model
 
 CLAIM = Claim(
     title="Whose tokens attend to whose",
-    statement="In a hybrid, and in a transformer over several cameras, features laid out as pictures × tokens × channels "
-    "are given to nn.TransformerEncoder as they are: its layers let a picture's tokens attend to each other.",
+    statement="In a hybrid, and in a transformer over several cameras, features laid out as pictures × tokens × "
+    "channels are given to nn.TransformerEncoder as they are: its layers let a picture's tokens attend to each other.",
     sources=(Source.MODERN,),
     formula="",
-    right="Unless told batch_first=True, torch's layers take tokens × pictures × channels. Given the batch first, the tokens "
-    "at one place of all pictures attend to each other, and no token ever sees another of its own picture.",
+    right="Unless told batch_first=True, torch's layers take tokens × pictures × channels. Given the batch first, the "
+    "tokens at one place of all pictures attend to each other, and no token ever sees another of its own picture.",
     right_formula="",
-    meaning="Such a model trains and even learns something, but its answers depend on which pictures share a batch, and with "
-    "one picture at a time attention does nothing at all. Test it: change one picture, and no other output may move.",
+    meaning="Such a model trains and even learns something, but its answers depend on which pictures share a batch, "
+    "and with one picture at a time attention does nothing at all. Test it: change one picture, and no other output "
+    "may move.",
 )
 PICTURES, TOKENS, WIDTH = 4, 16, 32
 #: One small model of many families: quickly four of them.
@@ -63,8 +65,8 @@ def largest_in_library(names: tuple[str, ...]) -> Estimate:
 
 def cases(trial: Trial) -> Iterator[Case]:
     for batch_first, name in ((False, "as in the text"), (True, "with batch_first=True")):
-        others = trial.repeat(lambda seed, first=batch_first: measure(effect_of_others, first, seed))
-        tokens = trial.repeat(lambda seed, first=batch_first: measure(effect_of_a_token, first, seed))
+        others = trial.repeat(partial(measure, effect_of_others, batch_first))
+        tokens = trial.repeat(partial(measure, effect_of_a_token, batch_first))
         none, some = Near(0.0, 1e-4), AtLeast(0.01)
         yield Case(f"{name}: effect of other pictures on a picture's output", others,
                    document=None if batch_first else none, right=none if batch_first else some)  # fmt: skip

@@ -16,26 +16,26 @@ from vitreous.models import create_model
 
 CLAIM = Claim(
     title="Tokens after a convolutional stem",
-    statement="CvT puts convolutions before the transformer to reduce the number of tokens: two of stride 2, then twelve "
-    "blocks of width 768.",
+    statement="CvT puts convolutions before the transformer to reduce the number of tokens: two of stride 2, then "
+    "twelve blocks of width 768.",
     sources=(Source.MODERN,),
     formula=r"n = \frac{H}{4} \cdot \frac{W}{4}",
     right="A stem leaves as many tokens as its stride says. Two convolutions of stride 2 leave 3,136 at 224 pixels, "
-    "sixteen times as many as patches of 16. CvT's stem does so too; it is affordable because its first stage is narrow, "
-    "and later stages stride on.",
+    "sixteen times as many as patches of 16. CvT's stem does so too; it is affordable because its first stage is "
+    "narrow, and later stages stride on.",
     right_formula=r"n_{1/4} = 16 \, n_{1/16}",
-    meaning="The model as the text writes it costs some twenty-five times as much as ViT-B/16. Count a stem's total stride, "
-    "not its layers: convolve down to 1/16, or keep early stages narrow and short as CvT does.",
+    meaning="The model as the text writes it costs some twenty-five times as much as ViT-B/16. Count a stem's total "
+    "stride, not its layers: convolve down to 1/16, or keep early stages narrow and short as CvT does.",
 )
 SIDE, PATCH, WIDTH = 224, 16, 768
 
 
 class Model(NamedTuple):
     name: str
-    options: dict[str, Any] = {}
+    options: dict[str, Any]
 
 
-PATCHES, CVT = Model("vit_base_16"), Model("cvt_13")
+PATCHES, CVT = Model("vit_base_16", {}), Model("cvt_13", {})
 TEXT = Model("vit_base_16", {"stem": "conv", "patch_size": 4})
 SAME_STRIDE = Model("vit_base_16", {"stem": "conv"})
 

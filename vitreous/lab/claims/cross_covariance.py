@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from einops import rearrange
@@ -19,17 +20,18 @@ from vitreous.layers.covariance import CrossCovariance
 
 CLAIM = Claim(
     title="Cross-covariance attention",
-    statement="XCiT lets channels look at channels instead of tokens at tokens, so that nothing grows with the square of "
-    "the tokens: with q, k and v as channels × pictures × tokens, their product over the tokens goes through a softmax.",
+    statement="XCiT lets channels look at channels instead of tokens at tokens, so that nothing grows with the square "
+    "of the tokens: with q, k and v as channels × pictures × tokens, their product over the tokens goes through a "
+    "softmax.",
     sources=(Source.MODERN,),
     formula=r"\mathrm{softmax}(q k^\top / \tau) \, v, \quad q, k, v \in R^{C \times B \times N}",
-    right="The idea is right, but that product has a side for pictures and none for channels: pictures look at pictures. "
-    "Channels look at channels with q and k as pictures × heads × channels × tokens, every channel first divided by its "
-    "length over the tokens.",
+    right="The idea is right, but that product has a side for pictures and none for channels: pictures look at "
+    "pictures. Channels look at channels with q and k as pictures × heads × channels × tokens, every channel first "
+    "divided by its length over the tokens.",
     right_formula=r"\mathrm{softmax}(\tau \, \hat{q} \, \hat{k}^\top) \, v, \quad q, k, v \in R^{B \times h \times "
     r"C/h \times N}",
-    meaning="Shapes that fit prove nothing: change one picture of a batch and see that no other answer moves. Without the "
-    "division by the length, logits grow with the number of tokens and the softmax hardens at higher resolutions.",
+    meaning="Shapes that fit prove nothing: change one picture of a batch and see that no other answer moves. Without "
+    "the division by the length, logits grow with the number of tokens and the softmax hardens at higher resolutions.",
 )
 PICTURES, TOKENS, WIDTH, HEADS = 4, 64, 32, 2
 
@@ -49,6 +51,13 @@ def handed(layer: CrossCovariance, batch: Tensor) -> tuple[Tensor, ...]:
 
 def unnormalised(layer: CrossCovariance, batch: Tensor) -> tuple[Tensor, ...]:
     return rearrange(layer.qkv(batch), "b n (three h k) -> three b h k n", three=3, h=HEADS).unbind()
+
+
+def largest_logit(
+    find: Callable[[CrossCovariance, Tensor], tuple[Tensor, ...]], layer: CrossCovariance, x: Tensor
+) -> float:
+    q, k, _ = find(layer, x)
+    return float(layer.attend.logits(q, k).abs().max())
 
 
 def growth(measure: Callable[[Tensor], float], batch: Tensor) -> Estimate:
@@ -76,5 +85,5 @@ def cases(trial: Trial) -> Iterator[Case]:
     yield Case("the library: cost of 4 × the tokens", cost,
                document=near(4.0, share=0.01), right=near(4.0, share=0.01))  # fmt: skip
     for name, find, expected in (("as they are", unnormalised, 4.0), ("divided by their lengths", handed, 1.0)):
-        logits = growth(lambda x, find=find: float(layer.attend.logits(*find(layer, x)[:2]).abs().max()), batch)
+        logits = growth(partial(largest_logit, find, layer), batch)
         yield Case(f"largest logit of 4 × the tokens, channels {name}", logits, right=near(expected, share=0.01))

@@ -1,9 +1,10 @@
-"""Deformable attention comes in two kinds: points of each query's own, never compared with it, or shared and compared."""
+"""Deformable attention comes in two kinds: points of a query's own, never compared with it, or shared ones that are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +22,18 @@ from vitreous.layers.mixer import Mixer, Place
 
 CLAIM = Claim(
     title="Two kinds of deformable attention",
-    statement="Every query looks at keys shifted by offsets of its own and is compared with them. In code, offsets and "
-    "weights are both predicted from the query by a linear layer, and the weighted sum of what is read is the output.",
+    statement="Every query looks at keys shifted by offsets of its own and is compared with them. In code, offsets "
+    "and weights are both predicted from the query by a linear layer, and the weighted sum of what is read is the "
+    "output.",
     sources=(Source.FOUNDATIONS, Source.MODERN),
     formula=r"A_{ij} = \mathrm{attention}(q_i, k_{j + \Delta p_{ij}})",
-    right="No published kind does both. In Deformable DETR's every query has points of its own, but no key is looked at: "
-    "weights follow from the query alone, through a softmax, which the code lacks. In DAT's the query is compared with "
-    "keys, but all queries share their points.",
+    right="No published kind does both. In Deformable DETR's every query has points of its own, but no key is looked "
+    "at: weights follow from the query alone, through a softmax, which the code lacks. In DAT's the query is compared "
+    "with keys, but all queries share their points.",
     right_formula="",
-    meaning="Choose DETR's kind for few queries on large maps: it costs the same whatever their size. Choose DAT's where the "
-    "content must decide how much is taken. In either keep the softmax: without it, brightness depends on the weights' sum.",
+    meaning="Choose DETR's kind for few queries on large maps: it costs the same whatever their size. Choose DAT's "
+    "where the content must decide how much is taken. In either keep the softmax: without it, brightness depends on "
+    "the weights' sum.",
 )
 SIDE, WIDTH = 8, 32
 PLACE = Place(dim=WIDTH, num_heads=4, grid=(SIDE, SIDE))
@@ -106,20 +109,20 @@ def cases(trial: Trial) -> Iterator[Case]:
     for name, kind, own, compared in (("Deformable DETR's", DETR, queries, False), ("DAT's", DAT, 1, True)):
         yield Case(
             f"{name} kind: sets of points that {queries} queries look at",
-            exactly(measure(lambda x, kind=kind: point_sets(kind, x), seed=0)),
+            exactly(measure(partial(point_sets, kind), seed=0)),
             document=Near(queries, 0.5),
             right=Near(own, 0.5),
         )
         yield Case(
             f"{name} kind: share of the weights that follows the keys",
-            trial.repeat(lambda seed, kind=kind: measure(lambda x: effect_of_keys(kind, x), seed)),
+            trial.repeat(partial(measure, partial(effect_of_keys, kind))),
             document=AtLeast(0.01),
             right=AtLeast(0.01) if compared else Near(0.0, 1e-9),
         )
     for softmax, name in ((False, "as in the text's code"), (True, "after a softmax")):
         yield Case(
             f"error on a map that is 1 everywhere, weights {name}",
-            trial.repeat(lambda seed, softmax=softmax: measure(lambda x: error_on_white(x, softmax=softmax), seed)),
+            trial.repeat(partial(measure, partial(error_on_white, softmax=softmax))),
             document=None if softmax else Near(0.0, 0.01),
             right=Near(0.0, 1e-5) if softmax else AtLeast(0.3),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -28,15 +29,17 @@ CLAIM = Claim(
     statement="A benefit of Pre-LN over Post-LN: the final LayerNorm can be skipped, though ViT keeps it.",
     sources=(Source.DEEP_DIVE,),
     formula=r"y = \mathrm{head}(x_L), \quad x_{l+1} = x_l + F(\mathrm{LN}(x_l))",
-    right="If anything it is the other way round: Post-LN ends with a norm, Pre-LN only ever adds to its stream, which in a "
-    "fresh model grows faster than the root of the depth. But small models learn as well without the final norm.",
+    right="If anything it is the other way round: Post-LN ends with a norm, Pre-LN only ever adds to its stream, "
+    "which in a fresh model grows faster than the root of the depth. But small models learn as well without the final "
+    "norm.",
     right_formula=r"\|x_L\|^2 \geq \|x_0\|^2 + L \, \|F\|^2",
-    meaning="Skipping it breaks nothing by itself; it saves 2d parameters and ties the scale of the logits, and so the best "
-    "learning rate, to the depth. Keep it, and never drop it from trained weights: in DeiT-Tiny it makes the class token "
-    "three times as large.",
+    meaning="Skipping it breaks nothing by itself; it saves 2d parameters and ties the scale of the logits, and so "
+    "the best learning rate, to the depth. Keep it, and never drop it from trained weights: in DeiT-Tiny it makes the "
+    "class token three times as large.",
     axes=Axes("blocks", "size of what the classifier sees (root mean square)", log="xy"),
 )
 SMALL = ViTConfig(image_size=(8, 8), patch_size=(2, 2), num_channels=1, num_classes=10, dim=32, num_heads=2)
+DIM = 64
 PEAK = 1e-2  # learning rate
 
 
@@ -46,18 +49,24 @@ def document(depth: int) -> float:
 
 
 def right(depth: int, after_one: float) -> float:
-    """At least: to the 1 of the embedded patches every block adds the variance that the first does, and more where they agree."""
+    """At least: to the patches' 1 every block adds the variance that the first adds, and more where they agree."""
     return math.sqrt(1 + depth * (after_one**2 - 1))
 
 
 def stream_size(depth: int, seed: int, *, post: bool = False) -> float:
     """Behind the last block of a fresh ViT."""
-    config = ViTConfig(image_size=(32, 32), patch_size=(4, 4), dim=64, num_heads=2, depth=depth)
+    config = ViTConfig(image_size=(32, 32), patch_size=(4, 4), dim=DIM, num_heads=2, depth=depth)
     with seeded(seed):
         model, images = config.override(class_token=False, pool="mean").build(), torch.randn(2, 3, 32, 32)
         if post:
-            model.layers = nn.ModuleList(PostNormBlock(config.dim, one.mixer, one.mlp) for one in model.layers)
+            model.layers = nn.ModuleList(post_norm(block) for block in model.layers)
     return size_behind(model, images)
+
+
+def post_norm(block: nn.Module) -> PostNormBlock:
+    """With the same branches."""
+    mixer, mlp = block.get_submodule("mixer"), block.get_submodule("mlp")
+    return PostNormBlock(DIM, mixer, mlp)
 
 
 @torch.no_grad()
@@ -85,7 +94,7 @@ def accuracy(seed: int, depth: int, steps: int, *, normed: bool) -> float:
     with seeded(seed):
         model = SMALL.override(depth=depth).build()
         if not normed:
-            model.norm = nn.Identity()
+            model.add_module("norm", nn.Identity())
         optimiser = torch.optim.AdamW(model.parameters(), lr=PEAK)
         for step in range(steps):
             optimiser.param_groups[0]["lr"] = PEAK * min(1.0, 10 * (step + 1) / steps) * (1 - step / steps)
@@ -99,12 +108,12 @@ def accuracy(seed: int, depth: int, steps: int, *, normed: bool) -> float:
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    after_one = trial.repeat(lambda seed: stream_size(1, seed)).value
+    after_one = trial.repeat(partial(stream_size, 1)).value
     depths = trial.choose(quick=(2, 8, 32), full=(2, 4, 8, 16, 32, 64))
     for depth in depths:
         yield Case(
             f"Pre-LN without a final norm, {depth} blocks",
-            trial.repeat(lambda seed, depth=depth: stream_size(depth, seed)),
+            trial.repeat(partial(stream_size, depth)),
             document=near(document(depth), share=0.25),
             right=AtLeast(0.9 * right(depth, after_one)),
             at=depth,

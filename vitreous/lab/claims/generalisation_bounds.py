@@ -9,6 +9,7 @@ from math import log, sqrt
 import torch
 from torch import Tensor, nn
 
+from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import exactly, mean_of
 from vitreous.lab.examined import initial, learnt, pooled_accuracy, share_right, unseen
@@ -68,7 +69,7 @@ def flat(model: nn.Module) -> Tensor:
 
 
 def pac_bayes(run: Trained, sigmas: tuple[float, ...], number: int, draws: int) -> tuple[float, float, float]:
-    """The best bound over the widths, the error that it bounds, and sampled / computed divergence there.
+    """The best bound over the widths, the error that it bounds, and sampled / computed divergence at the least width.
 
     Choosing among k widths after the fact costs log k, like k priors.
     """
@@ -83,9 +84,8 @@ def pac_bayes(run: Trained, sigmas: tuple[float, ...], number: int, draws: int) 
         for sigma in sigmas
     }
     best = min(bounds)
-    sigma = bounds[best]
-    error = noisy_error(run, unseen(run, number), sigma, draws)
-    return best, error, sampled_divergence(centre, prior, sigma, seed) / right(distance, sigma)
+    error = noisy_error(run, unseen(run, number), bounds[best], draws)
+    return best, error, sampled_divergence(centre, prior, sigmas[0], seed) / right(distance, sigmas[0])
 
 
 def rademacher(run: Trained, number: int, steps: int) -> float:
@@ -93,7 +93,8 @@ def rademacher(run: Trained, number: int, steps: int) -> float:
     dice = torch.Generator().manual_seed(run.recipe.train.seed)
     signs = torch.randint(0, 2, (number,), generator=dice) * 2.0 - 1
     images, model = learnt(run, number).images, initial(run)
-    model.reset_head(1)
+    with seeded(run.recipe.train.seed):
+        model.reset_head(1)
     optimiser = torch.optim.Adam(model.parameters(), lr=run.recipe.train.lr)
     for _ in range(steps):
         loss = nn.functional.softplus(-signs * model(images)[:, 0]).mean()

@@ -23,13 +23,13 @@ from vitreous.layers.window import Window
 
 CLAIM = Claim(
     title="Local attention on a grid",
-    statement="Local attention limits every token to its neighbourhood: weights of tokens more than w places away in the "
-    "sequence are set to zero. Block-sparse attention is a block-diagonal matrix.",
+    statement="Local attention limits every token to its neighbourhood: weights of tokens more than w places away in "
+    "the sequence are set to zero. Block-sparse attention is a block-diagonal matrix.",
     sources=(Source.FOUNDATIONS,),
     formula=r"A_{ij} = \mathrm{attention}(q_i, k_j) \;\mathrm{if}\; |i-j| \leq w, \;\; 0 \;\mathrm{otherwise}",
-    right="Neighbours on a grid have rows and columns. Counted along the sequence a token misses those above and below and "
-    "meets the far end of the next row. What is zeroed after the softmax is lost; masked before it, weights sum to one. "
-    "Blocks on the diagonal alone never mix.",
+    right="Neighbours on a grid have rows and columns. Counted along the sequence a token misses those above and "
+    "below and meets the far end of the next row. What is zeroed after the softmax is lost; masked before it, weights "
+    "sum to one. Blocks on the diagonal alone never mix.",
     right_formula=r"A_{ij} \propto \exp(q_i^\top k_j / \sqrt{d}) \;\mathrm{if}\; |y_i - y_j|, |x_i - x_j| \leq w",
     meaning="Mask with −∞ before the softmax and measure distance by rows and columns. A block-diagonal pattern needs "
     "something across blocks (a shift, neighbouring or random blocks), or depth buys no reach at all.",

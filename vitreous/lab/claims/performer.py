@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,17 +20,17 @@ from vitreous.layers.performer import LinearAttend, PositiveFeatures
 
 CLAIM = Claim(
     title="Performer's random features",
-    statement="Attention is approximated by random cosine features φ of queries and keys, far fewer of them than the head "
-    "is wide (r ≪ d), which reduces the cost from n²d to nrd.",
+    statement="Attention is approximated by random cosine features φ of queries and keys, far fewer of them than the "
+    "head is wide (r ≪ d), which reduces the cost from n²d to nrd.",
     sources=(Source.FOUNDATIONS,),
     formula=r"\phi(x) = \sqrt{2/r} \, [\cos(\omega_1^\top x + b_1), \ldots, \cos(\omega_r^\top x + b_r)]",
     right="Cosines approximate a Gaussian kernel instead of the softmax's, and half of their weights are negative. "
     "Performer's features are exponentials, whose error falls as 1/√r, but grows exponentially with the length of "
     "queries and keys. There are fewer products only for n > 2r.",
     right_formula=r"\phi(x) = \exp(W x' - \|x'\|^2 / 2) / \sqrt{r}, \quad x' = x / d^{1/4}",
-    meaning="With fewer features than dimensions nothing is approximated. Even positive features beat plain averaging only "
-    "where queries and keys are short: with entries of variance 1 a thousand features do not. Do not expect to swap "
-    "them into a trained model; train with them, and only where there are many more tokens than features.",
+    meaning="With fewer features than dimensions nothing is approximated. Even positive features beat plain averaging "
+    "only where queries and keys are short: with entries of variance 1 a thousand features do not. Do not expect to "
+    "swap them into a trained model; train with them, and only where there are many more tokens than features.",
     axes=Axes("features r", "error, as a share of plain averaging's", log="xy"),
 )
 TOKENS, WIDTH = 128, 64
@@ -64,13 +65,23 @@ def positive_weights(q: Tensor, k: Tensor, r: int) -> Tensor:
 WEIGHTS = {"cosines": cosine_weights, "exponentials": positive_weights}
 
 
-def measure(kind: str, sigma: float, r: int, seed: int) -> tuple[float, float]:
-    """(a row's error as a share of the error of equal weights, share of negative weights)"""
+def found_and_wanted(kind: str, sigma: float, r: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The weights that features give, and softmax's, of random queries and keys."""
     with seeded(seed), torch.no_grad():
         q, k = (sigma * torch.randn(TOKENS, WIDTH) for _ in range(2))
-        found, wanted = WEIGHTS[kind](q, k, r), Attend().weights(q, k)
-    errors, plain = ((x - wanted).abs().sum(-1).median() for x in (found, torch.full_like(wanted, 1 / TOKENS)))
-    return float(errors / plain), float((found < 0).double().mean())
+        return WEIGHTS[kind](q, k, r), Attend().weights(q, k)
+
+
+def error(kind: str, sigma: float, r: int, seed: int) -> float:
+    """Of a row in the middle, as a share of the error that equal weights make."""
+    found, wanted = found_and_wanted(kind, sigma, r, seed)
+    ours, plain = ((x - wanted).abs().sum(-1).median() for x in (found, torch.full_like(wanted, 1 / TOKENS)))
+    return float(ours / plain)
+
+
+def share_of_negative(kind: str, sigma: float, r: int, seed: int) -> float:
+    found, _ = found_and_wanted(kind, sigma, r, seed)
+    return float((found < 0).double().mean())
 
 
 def measured_macs(n: int, r: int) -> float:
@@ -88,14 +99,14 @@ def cases(trial: Trial) -> Iterator[Case]:
             exact = kind == "exponentials" and sigma == SHORT
             yield Case(
                 f"{kind}, entries of deviation {sigma:g}, {r} features",
-                trial.repeat(lambda seed, kind=kind, sigma=sigma, r=r: measure(kind, sigma, r, seed)[0]),
+                trial.repeat(partial(error, kind, sigma, r)),
                 document=AtMost(1.0) if kind == "cosines" else None,
                 right=near(right(sigma, r), share=0.35) if exact else AtLeast(1.0),
                 at=r,
                 group=f"{kind}, σ = {sigma:g}",
             )
     for kind, expected in (("cosines", AtLeast(0.2)), ("exponentials", Near(0.0, 1e-9))):
-        shares = trial.repeat(lambda seed, kind=kind: measure(kind, SHORT, 16, seed)[1])
+        shares = trial.repeat(partial(share_of_negative, kind, SHORT, 16))
         said = Near(0.0, 0.01) if kind == "cosines" else None
         yield Case(f"{kind}: share of negative weights", shares, document=said, right=expected)
     for r in (16, 256):

@@ -25,8 +25,8 @@ CLAIM = Claim(
     right="Neither is a law. What is certain: without positions a ViT cannot tell its patches apart from any "
     "rearrangement of them.",
     right_formula="",
-    meaning="Choose by measuring, several seeds each: in short trainings the mean of the patches and fixed 2-D sine "
-    "waves are safe choices, since neither has to be learned before the rest can be.",
+    meaning="Neither choice is worth a dispute: measure both, with several seeds. Where pictures of another size will "
+    "come, measure at that size as well, since learned positions have to be resampled for it.",
 )
 
 RIVALS = {

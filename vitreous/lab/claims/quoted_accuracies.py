@@ -105,8 +105,8 @@ def cases(trial: Trial) -> Iterator[Case]:
 
 def by_resolution(trial: Trial) -> Iterator[Case]:
     """DeiT-Tiny on the same photos at its own resolution and at others."""
-    sizes = trial.choose(quick=(224, 112), full=(224, 112, 160, 320))
-    said = {size: answers(trial, size, count=trial.choose(quick=60, full=1000)) for size in sizes}
+    sizes = trial.choose(quick=(224, 112), full=(224, 112, 160, 288))
+    said = {size: answers(trial, size, count=trial.choose(quick=60, full=300)) for size in sizes}
     together = np.sum([answer for answer, _ in said.values()], axis=0)
     classes = classes_in_order(together, said[224][1])
     hits = {size: 100.0 * (answer.argmax(1) == classes) for size, (answer, _) in said.items()}

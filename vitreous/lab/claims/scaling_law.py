@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,14 @@ from numpy.typing import NDArray
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.compare import learned
 from vitreous.lab.estimate import Estimate, bootstrap, exactly
-from vitreous.lab.prediction import AtMost, Near, number
+from vitreous.lab.prediction import AtMost, Near
 from vitreous.lab.sweep import Trained, datasets, every, trained
 from vitreous.lab.trial import Trial
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from vitreous.lab.outcome import Outcome
 
 CLAIM = Claim(
     title="Scaling laws",
@@ -103,17 +108,41 @@ def points(trial: Trial, names: tuple[str, ...], size: Callable[[Trained], float
 
 
 def cases(trial: Trial) -> Iterator[Case]:
+    by_size = points(trial, WIDTHS, parameters)
+    trial.keep("parameters", by_size[:, 0])
+    trial.keep("accuracy", by_size[:, 1])
     laws: dict[str, tuple[Fit, Numbers]] = {
-        "α − β · parameters^(−γ)": (saturating, points(trial, WIDTHS, parameters)),
-        "log accuracy linear in log parameters": (power, points(trial, WIDTHS, parameters)),
+        "α − β · parameters^(−γ)": (saturating, by_size),
+        "log accuracy linear in log parameters": (power, by_size),
     }
     if not trial.quick:
         laws["accuracy ∝ log pictures"] = (logarithmic, points(trial, PICTURES, pictures))
     for name, (fit, found) in laws.items():
-        yield Case(f"{name}: error where it was not fitted", left_out_error(fit, found), document=AtMost(WITHIN))
+        yield Case(f"{name}: error at a size left out", left_out_error(fit, found), document=AtMost(WITHIN))
         foretold = float(fit(*found.T)(np.array(FAR)))
-        yield Case(f"{name}: accuracy foretold for {number(FAR)}", exactly(foretold), document=AtMost(1.0))
+        yield Case(f"{name}: accuracy foretold for 10¹²", exactly(foretold), document=AtMost(1.0))
     size = np.geomspace(1e4, 1e6, 6)
     again = best_exponent(size, 0.9 - 2 * (size / 100) ** -0.3)
     yield Case("γ found again in numbers made with γ = 0.3", exactly(again), right=Near(0.3, 0.01))
     yield learned(trained(trial, "base"), "the base run")
+
+
+def draw(outcome: Outcome) -> Figure:
+    """Both laws of the parameters through what was measured, and as far as they are asked."""
+    from vitreous.explain.measure_figures import side_by_side
+    from vitreous.explain.report_figures import BLUE, INK, ORANGE, plain
+
+    figure, (axis,) = side_by_side(1, width=5.6, height=3.3)
+    sizes, accuracy = (np.array(outcome.series[name]) for name in ("parameters", "accuracy"))
+    line = np.geomspace(sizes.min(), FAR, 200)
+    axis.plot(line, saturating(sizes, accuracy)(line), color=BLUE, label="α − β · parameters^(−γ)")
+    axis.plot(line, power(sizes, accuracy)(line), color=ORANGE, label="log accuracy linear in log parameters")
+    axis.plot(sizes, accuracy, "o", color=INK, markersize=4.5, label="measured")
+    axis.axhline(1, color=INK, linewidth=0.8, linestyle=":")
+    axis.set_xscale("log")
+    axis.set_ylim(0, 1.5)
+    axis.set_xlabel("parameters")
+    axis.set_ylabel("accuracy")
+    axis.legend(fontsize=8, frameon=False, loc="lower right")
+    plain(axis)
+    return figure

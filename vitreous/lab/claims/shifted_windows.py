@@ -20,15 +20,15 @@ from vitreous.layers.window import Window
 
 CLAIM = Claim(
     title="Which windows are shifted",
-    statement="Swin Transformer carries information from window to window by shifting the windows: in the first block of "
-    "every second stage, while all other blocks keep the same windows. A shift is a cyclic shift of the map.",
+    statement="Swin Transformer carries information from window to window by shifting the windows: in the first block "
+    "of every second stage, while all other blocks keep the same windows. A shift is a cyclic shift of the map.",
     sources=(Source.MODERN, Source.FOUNDATIONS),
     formula=r"\mathrm{SW}(z) = \mathrm{W}(\mathrm{CyclicShift}(z))",
-    right="In every stage blocks take turns, the even ones unshifted, the odd ones shifted by half a window. Cells that "
-    "only the cyclic shift has brought together are masked, and the map is shifted back afterwards.",
+    right="In every stage blocks take turns, the even ones unshifted, the odd ones shifted by half a window. Cells "
+    "that only the cyclic shift has brought together are masked, and the map is shifted back afterwards.",
     right_formula="",
-    meaning="One shift per stage, or none, and most cells of a large map never hear of each other, however deep the stage: "
-    "the windows show as seams in the features. Alternate, mask, and shift back.",
+    meaning="One shift per stage, or none, and most cells of a large map never hear of each other, however deep the "
+    "stage: the windows show as seams in the features. Alternate, mask, and shift back.",
     axes=Axes("blocks of the stage", "share of the map that a cell depends on"),
 )
 SIDE, WINDOW, DIM = 16, 4, 8
@@ -46,7 +46,7 @@ def right(depth: int) -> list[bool]:
 
 
 def reach(shifted: Sequence[bool]) -> float:
-    """Share of the map that reaches a cell, counted: along each axis a cell takes in its whole window, block by block."""
+    """Share of the map that reaches a cell, counted: block by block it takes in its window, along each axis."""
     sizes = []
     for cell in PROBES:
         seen = {cell}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
@@ -18,12 +19,12 @@ from vitreous.layers.reduction import ReducedAttention, Reduction
 
 CLAIM = Claim(
     title="Spatial-reduction attention",
-    statement="In PVT, keys and values are reduced by a convolution of R × R with stride R, so that every query looks at R² "
-    "times fewer of them.",
+    statement="In PVT, keys and values are reduced by a convolution of R × R with stride R, so that every query looks "
+    "at R² times fewer of them.",
     sources=(Source.FOUNDATIONS,),
     formula=r"K', V' = \mathrm{Conv}_{R \times R}(K, V)",
-    right="The map is reduced first and projected to keys and values after a norm. Queries do look at R² times fewer keys, "
-    "but one convolution serves both, and the projection too becomes R² times cheaper.",
+    right="The map is reduced first and projected to keys and values after a norm. Queries do look at R² times fewer "
+    "keys, but one convolution serves both, and the projection too becomes R² times cheaper.",
     right_formula=r"K', V' = \mathrm{LN}(\mathrm{Conv}_{R \times R}(X)) \, W_{K,V}",
     meaning="Reduce, then project: that saves half of the convolution's parameters and, with R = 8, two fifths of the "
     "layer's products. The convolution has R²d² weights, which makes it by far the largest matrix of the block.",
@@ -77,7 +78,7 @@ def cases(trial: Trial) -> Iterator[Case]:
             right=near(right(ratio), share=0.02),
             at=ratio,
         )
-        (_, k, _), _ = given_to(layer.attention.attend, lambda layer=layer: layer(x, (SIDE, SIDE)))
+        (_, k, _), _ = given_to(layer.attention.attend, partial(layer, x, (SIDE, SIDE)))
         count = Near(keys(ratio), 0.5)
         yield Case(f"R = {ratio}: keys that a query looks at", exactly(k.shape[-2]), document=count, right=count)
         yield Case(

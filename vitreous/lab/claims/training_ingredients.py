@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
 from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.compare import accuracies, difference, learned
-from vitreous.lab.estimate import exactly
+from vitreous.lab.estimate import Estimate, exactly
 from vitreous.lab.prediction import AtLeast, AtMost
 from vitreous.lab.sweep import trained, without_residuals
 from vitreous.lab.trial import Trial
@@ -49,8 +48,14 @@ def deep(depth: int, seed: int) -> Backbone:
         ).build()
 
 
+def without_residual(depth: int, seed: int) -> Backbone:
+    model = deep(depth, seed)
+    without_residuals(model)
+    return model
+
+
 def first_to_last(model: Backbone, seed: int) -> float:
-    """How long the gradient of the first block's weights is, measured by the last block's."""
+    """log₁₀ of how long the gradient of the first block's weights is, measured by the last block's."""
     dice = torch.Generator().manual_seed(seed)
     images, targets = torch.randn(16, 3, 32, 32, generator=dice), torch.randint(10, (16,), generator=dice)
     F.cross_entropy(model(images), targets).backward()
@@ -59,7 +64,7 @@ def first_to_last(model: Backbone, seed: int) -> float:
         torch.cat([p.grad.flatten() for p in block.parameters() if p.grad is not None]).norm()
         for block in (first, last)
     ]
-    return float(lengths[0] / lengths[1])
+    return float(torch.log10(lengths[0] / lengths[1]))
 
 
 @torch.no_grad()
@@ -70,22 +75,20 @@ def similarity(model: Backbone, seed: int) -> float:
     return float((tokens @ tokens.transpose(1, 2)).mean())
 
 
-def without(model: Backbone) -> Backbone:
-    without_residuals(model)
-    return model
+def at_the_start(
+    trial: Trial, build: Callable[[int, int], Backbone], measure: Callable[[Backbone, int], float]
+) -> Estimate:
+    """Of untrained models of twelve blocks."""
+    return trial.repeat(lambda seed: measure(build(12, seed), seed), range(4))
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    builds = {"no residuals": lambda seed: without(deep(12, seed)), "residuals": lambda seed: deep(12, seed)}
-    vanishing, alive = (
-        trial.repeat(lambda seed, build=build: float(np.log10(first_to_last(build(seed), seed))), range(4))
-        for build in builds.values()
-    )
+    vanishing, alive = (at_the_start(trial, build, first_to_last) for build in (without_residual, deep))
     yield Case("no residuals: log₁₀ gradient of block 1 / of block 12", vanishing, document=AtMost(-1.0))
     yield Case("residuals: log₁₀ gradient of block 1 / of block 12", alive, right=AtLeast(-0.5))
-    for (name, build), expected in zip(builds.items(), (AtLeast(0.99), AtMost(0.8)), strict=True):
-        alike = trial.repeat(lambda seed, build=build: similarity(build(seed), seed), range(4))
-        yield Case(f"{name}: cosine between a picture's tokens", alike, right=expected)
+    same, different = (at_the_start(trial, build, similarity) for build in (without_residual, deep))
+    yield Case("no residuals: cosine between a picture's tokens", same, right=AtLeast(0.99))
+    yield Case("residuals: cosine between a picture's tokens", different, right=AtMost(0.8))
     chosen = dict(list(INGREDIENTS.items())[: trial.choose(2, len(INGREDIENTS))])
     found = {name: accuracies(trial, name) for name in dict.fromkeys(n for both in chosen.values() for n in both)}
     pictures = len(trained(trial, "base").valid)

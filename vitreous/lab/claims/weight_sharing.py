@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
@@ -10,7 +11,7 @@ from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.dependence import relative_change
 from vitreous.lab.estimate import exactly
-from vitreous.lab.prediction import AtLeast, AtMost, Near, near
+from vitreous.lab.prediction import AtLeast, Near, near
 from vitreous.lab.real import deit_tiny, pictures
 from vitreous.lab.trial import Trial
 from vitreous.models import create_model
@@ -21,8 +22,8 @@ CLAIM = Claim(
     statement="Convolutional networks share their weights across space. Vision transformers have no spatial sharing.",
     sources=(Source.MODERN,),
     formula="",
-    right="Patch projection, attention and MLP are the same at every place; the table of positions alone is not. Without "
-    "positions, a shift of the picture by whole patches permutes the tokens and changes nothing else.",
+    right="Patch projection, attention and MLP are the same at every place; the table of positions alone is not. "
+    "Without positions, a shift of the picture by whole patches permutes the tokens and changes nothing else.",
     right_formula=r"f(\mathrm{shift}(x)) = \mathrm{shift}(f(x))",
     meaning="A ViT's parameters do not grow with the picture, except for its positions, and these are what breaks the "
     "symmetry: change the resolution by resampling them. What it lacks is a convolution's locality, and its sharing "
@@ -71,11 +72,11 @@ def cases(trial: Trial) -> Iterator[Case]:
                document=near(document(2), share=0.02), right=near(1.0, share=0.02))  # fmt: skip
     yield Case("its positions with twice the sides", exactly(growth("position")),
                document=near(document(2), share=0.02), right=near(document(2), share=0.02))  # fmt: skip
-    yield Case("shift by whole patches, no positions: change of the tokens", trial.repeat(lambda s: untrained("none", s)),
+    yield Case("shift by whole patches, no positions: change of the tokens", trial.repeat(partial(untrained, "none")),
                document=AtLeast(0.01), right=Near(0.0, 1e-4))  # fmt: skip
-    yield Case("shift by whole patches, learned positions", trial.repeat(lambda seed: untrained("learned", seed)),
+    yield Case("shift by whole patches, learned positions", trial.repeat(partial(untrained, "learned")),
                document=AtLeast(0.01), right=AtLeast(0.003))  # fmt: skip
-    yield Case("shift by halves of patches, no positions", trial.repeat(lambda seed: untrained("none", seed, 0.5)),
+    yield Case("shift by halves of patches, no positions", trial.repeat(partial(untrained, "none", share=0.5)),
                right=AtLeast(0.1))  # fmt: skip
     if trial.has("weights"):
         model, (images, _) = deit_tiny(trial), pictures(trial, trial.choose(4, 32))

@@ -1,0 +1,53 @@
+"""Every experiment, run quickly, reaches a verdict and draws its figure."""
+
+import pytest
+
+from tests.shared import DEIT_TINY, SHARED, need_shared
+from vitreous.lab.outcome import Verdict
+from vitreous.lab.run import run
+from vitreous.lab.table import NAMES, find
+from vitreous.lab.trial import Trial
+from vitreous.lab.words import decided
+
+#: In every `make test`: claims that take little and measure many parts of the library. The others are in `make test-all`.
+OFTEN = {
+    "diagonal_query", "temperature", "permutation", "dot_product_variance", "attention_macs", "quadratic_term",
+    "activation_memory", "doubled_side", "window_cost", "layer_norm", "drop_path", "cutmix", "cosine_schedule",
+    "relative_bias", "distillation_loss", "truncated_normal", "attention_distance", "rollout", "shifted_windows",
+    "performer", "cross_covariance", "deformable", "local_attention", "spatial_reduction", "batch_first", "final_norm",
+    "norm_placement", "low_pass", "softmax_saturation",
+}  # fmt: skip
+ON_REAL_WEIGHTS = (
+    "quantisation", "attention_distance", "rollout", "low_pass", "layers_near_to_far", "heads_specialise",
+    "attention_spectrum", "attention_rank", "attention_eigenvalues",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory, worker_id):
+    """Where small trained models are kept: all workers of a run share them."""
+    base = tmp_path_factory.getbasetemp()
+    return (base if worker_id == "master" else base.parent) / "lab"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in NAMES]
+)
+def test_an_experiment_reaches_a_verdict(name, shared_folder):
+    outcome = run(name, Trial(quick=True, folder=shared_folder))
+    needs = find(name).claim.needs
+    assert (outcome.verdict is Verdict.MISSING) == bool(needs), outcome.left_out
+    assert outcome.verdict is not Verdict.BROKEN, decided(outcome)
+    if outcome.cases:
+        assert find(name).draw(outcome).get_axes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ON_REAL_WEIGHTS)
+def test_an_experiment_on_real_weights_reaches_a_verdict(name, shared_folder):
+    need_shared()
+    photos = SHARED / "weights" / "images"
+    outcome = run(name, Trial(quick=True, weights=str(DEIT_TINY), photos=str(photos), folder=shared_folder))
+    assert outcome.verdict not in (Verdict.BROKEN, Verdict.MISSING), decided(outcome)
+    assert any("DeiT-Tiny" in case.label or case.group == "DeiT-Tiny" for case in outcome.cases)
+    assert find(name).draw(outcome).get_axes()
