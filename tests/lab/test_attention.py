@@ -3,7 +3,7 @@
 import torch
 
 from vitreous.lab.attention_matrix import attention_matrix, preferring, random_heads
-from vitreous.lab.counted_macs import counted_macs
+from vitreous.lab.counting import counted_macs
 from vitreous.layers.attention import Attend
 
 

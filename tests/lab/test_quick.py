@@ -9,7 +9,7 @@ from vitreous.lab.table import NAMES, find
 from vitreous.lab.trial import Trial
 from vitreous.lab.words import decided
 
-#: In every `make test`: claims that take little and measure many parts of the library. The others are in `make test-all`.
+#: In every `make test`: claims that take little and measure many parts. The others are in `make test-all`.
 OFTEN = {
     "diagonal_query", "temperature", "permutation", "dot_product_variance", "attention_macs", "quadratic_term",
     "activation_memory", "doubled_side", "window_cost", "layer_norm", "drop_path", "cutmix", "cosine_schedule",

@@ -12,6 +12,8 @@ from vitreous.lab.claims.scaling_law import best_exponent, power, saturating
 from vitreous.lab.compare import contrast, difference
 from vitreous.lab.trial import Trial
 
+NUMBER = len(sweep.pairs(Trial()))  # before any test adds to them
+
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory):
@@ -62,7 +64,16 @@ def test_training_leaves_chance_as_it_was(trial, monkeypatch):
 
 
 def test_the_sweep_has_at_most_sixty_runs():
-    assert len(sweep.pairs(Trial())) <= 60
+    assert NUMBER <= 60
+
+
+def test_a_run_that_diverges_keeps_what_it_had_learned(trial, monkeypatch):
+    wild = sweep.training(steps=20, optimiser="sgd", lr=1e12, clip=0.0)
+    monkeypatch.setitem(sweep.RUNS, "wild", sweep.Run(wild))
+    run = sweep.trained(trial, "wild")
+    assert run.diverged
+    assert 0 < len(run.losses) < 20
+    assert np.isfinite(run.accuracy)
 
 
 def test_intervals_pool_the_spread_of_all_groups():

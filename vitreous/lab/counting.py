@@ -13,6 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from vitreous.models import create_model
+
 
 def power(factor: float, before: float, after: float) -> float:
     """k of y ∝ xᵏ, where ``factor`` times the x takes y from ``before`` to ``after``."""
@@ -26,6 +28,20 @@ def forward_flops(module: nn.Module, *inputs: Any, part: str = "") -> int:
     if not part:
         return counter.get_total_flops()
     return sum(counter.get_flop_counts()[f"{type(module).__name__}.{part}"].values())
+
+
+def counted_macs(name: str, image_size: int, **overrides: Any) -> dict[str, int]:
+    """Half the FLOPs of every module of a model (by its path; "" is the whole) in one forward pass of one image."""
+    with torch.device("meta"):
+        model = create_model(name, image_size=image_size, **overrides)
+        with FlopCounterMode(display=False) as counter:
+            model(torch.empty(1, 3, image_size, image_size))
+    root = type(model).__name__
+    return {
+        path.removeprefix(root).removeprefix("."): sum(operations.values()) // 2
+        for path, operations in counter.get_flop_counts().items()
+        if path != "Global"
+    }
 
 
 def training_flops(run: Callable[[], Tensor]) -> int:

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], names: Axes) -> Figure:
-    """One line with dots for each name: its places and its values."""
+    """One line with dots for each name: its places and its values. Later ones are thinner: none hides another."""
     figure, (axis,) = side_by_side(1, width=5.6, height=3.3)
-    for (name, (places, values)), (colour, style) in zip(lines.items(), LINES * (1 + len(lines)), strict=False):
-        axis.plot(places, values, marker="o", markersize=4, color=colour, linestyle=style, linewidth=1.4, label=name)
+    thickness = [1.4 + 0.8 * others for others in reversed(range(len(lines)))]
+    for (name, (places, values)), (colour, style), wide in zip(lines.items(), LINES, thickness, strict=False):
+        axis.plot(places, values, "o", color=colour, linestyle=style, linewidth=wide, markersize=3 + wide, label=name)
     axis.set_xlabel(names.x)
     axis.set_ylabel(names.y)
     axis.set_ylim(bottom=0)

@@ -30,13 +30,13 @@ CLAIM = Claim(
     sources=(Source.DEEP_DIVE,),
     formula=r"y = \mathrm{head}(x_L), \quad x_{l+1} = x_l + F(\mathrm{LN}(x_l))",
     right="If anything it is the other way round: Post-LN ends with a norm, Pre-LN only ever adds to its stream, "
-    "which in a fresh model grows faster than the root of the depth. But small models learn as well without the final "
-    "norm.",
+    "which in a fresh model grows faster than the root of the depth. But small models, trained briefly, learn no "
+    "worse without the final norm.",
     right_formula=r"\|x_L\|^2 \geq \|x_0\|^2 + L \, \|F\|^2",
     meaning="Skipping it breaks nothing by itself; it saves 2d parameters and ties the scale of the logits, and so "
     "the best learning rate, to the depth. Keep it, and never drop it from trained weights: in DeiT-Tiny it makes the "
     "class token three times as large.",
-    axes=Axes("blocks", "size of what the classifier sees (root mean square)", log="xy"),
+    axes=Axes("blocks", "root mean square before the classifier", log="x"),
 )
 SMALL = ViTConfig(image_size=(8, 8), patch_size=(2, 2), num_channels=1, num_classes=10, dim=32, num_heads=2)
 DIM = 64

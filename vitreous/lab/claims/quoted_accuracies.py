@@ -76,9 +76,10 @@ def right(quoted: float) -> tuple[str, str]:
     return min(PAPERS, key=lambda of: abs(PAPERS[of] - quoted))
 
 
-def published(model: str, data: str, pixels: int) -> float:
+def published(model: str, data: str, pixels: int) -> list[float]:
+    """What the library's table has for it: one number, where it has any."""
     rows = accuracy.PUBLISHED_ACCURACY
-    return max((r.top1 for r in rows if (r.model, r.data, r.pixels) == (model, data, pixels)), default=0.0)
+    return [row.top1 for row in rows if (row.model, row.data, row.pixels) == (model, data, pixels)]
 
 
 def spread(*models: str) -> float:
@@ -95,8 +96,8 @@ def cases(trial: Trial) -> Iterator[Case]:
             yield Case(f"{model} from {data}", exactly(top1), said, found)
     for row in ROUGHLY:
         label = f"{row.size} ({row.model}) from {DATA[row.data]} at {row.pixels} pixels"
-        top1 = published(row.model, row.data, row.pixels)
-        yield Case(label, exactly(top1), Near(row.quoted, 1.0), AtLeast(70))
+        for top1 in published(row.model, row.data, row.pixels):
+            yield Case(label, exactly(top1), Near(row.quoted, 1.0))
     points = exactly(spread("vit_base_16", "deit_base_16"))
     yield Case("one architecture, ViT-B/16: best minus worst, points", points, AtMost(1), AtLeast(5))
     if trial.has("weights", "photos"):

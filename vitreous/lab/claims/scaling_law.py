@@ -109,8 +109,8 @@ def points(trial: Trial, names: tuple[str, ...], size: Callable[[Trained], float
 
 def cases(trial: Trial) -> Iterator[Case]:
     by_size = points(trial, WIDTHS, parameters)
-    trial.keep("parameters", by_size[:, 0])
-    trial.keep("accuracy", by_size[:, 1])
+    trial.keep("parameters", by_size[:, 0].tolist())
+    trial.keep("accuracy", by_size[:, 1].tolist())
     laws: dict[str, tuple[Fit, Numbers]] = {
         "α − β · parameters^(−γ)": (saturating, by_size),
         "log accuracy linear in log parameters": (power, by_size),

@@ -28,7 +28,7 @@ CLAIM = Claim(
     right_formula=r"K', V' = \mathrm{LN}(\mathrm{Conv}_{R \times R}(X)) \, W_{K,V}",
     meaning="Reduce, then project: that saves half of the convolution's parameters and, with R = 8, two fifths of the "
     "layer's products. The convolution has R²d² weights, which makes it by far the largest matrix of the block.",
-    axes=Axes("reduction ratio R", "MACs of the layer, in units of n d²", log="xy"),
+    axes=Axes("reduction ratio R", "MACs of the layer, in units of n d²", log="x"),
 )
 SIDE, WIDTH = 56, 64  # PVT's first stage at 224 pixels
 TOKENS = SIDE**2
