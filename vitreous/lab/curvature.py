@@ -32,9 +32,9 @@ def largest_eigenvalue(
 
 
 def curvature_along(loss: Callable[[], Tensor], parameters: Sequence[Tensor], vector: Vector, *, step: float) -> float:
-    """(L(w + s·v) − 2 L(w) + L(w − s·v)) / s²: what an eigenvalue says, seen from the loss alone."""
+    """(L(w + s·v) − 2 L(w) + L(w − s·v)) / ‖s·v‖²: what an eigenvalue says, seen from the loss alone."""
     around = [float(moved(loss, parameters, vector, step * sign)) for sign in (1, 0, -1)]
-    return (around[0] - 2 * around[1] + around[2]) / step**2
+    return (around[0] - 2 * around[1] + around[2]) / (step**2 * dot(vector, vector))
 
 
 @torch.no_grad()

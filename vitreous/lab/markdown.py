@@ -85,7 +85,7 @@ def section(outcome: Outcome) -> str:
         f"![{claim.title}](figures/{outcome.name}.png)" if outcome.cases else "",
         case_table(outcome.cases) if outcome.cases else "",
         f"**What it means.** {claim.meaning}",
-        *(f"*Not measured: {note}.*" for note in outcome.left_out),
+        *(f"*Note: {note}.*" for note in outcome.left_out),
         f"`vitreous lab run {outcome.name}`, {outcome.seconds:.0f} s; [numbers](results/{outcome.name}.json)",
     ]
     return "\n\n".join(line for line in lines if line)

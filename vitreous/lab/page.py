@@ -89,7 +89,7 @@ def article(outcome: Outcome) -> str:
         width = round(figure.get_figwidth() * 110)
         drawn = html.drawing(as_drawing(figure, outcome.name, decided(outcome)), width=width)
         cases = html.folded(f"All {len(outcome.cases)} cases", case_table(outcome.cases))
-    left_out = "".join(f'<p class="reading">Not measured: {escape(note)}.</p>' for note in outcome.left_out)
+    left_out = "".join(f'<p class="reading">Note: {escape(note)}.</p>' for note in outcome.left_out)
     return f'<article id="{outcome.name}">{heading}{told(experiment.claim, outcome)}{drawn}{cases}{left_out}</article>'
 
 

@@ -72,7 +72,7 @@ def base(trial: Trial) -> Recipe:
         train = TrainConfig(steps=100, batch_size=64, lr=4e-3, warmup=0.1, evaluate_every=0, log_every=1)
         return Recipe(model, DataConfig("shapes"), Augment(crop="none", flip_rate=0.0), Classify(), train)
     model = ViTConfig(image_size=(32, 32), patch_size=(4, 4), dim=64, depth=4, num_heads=2, mlp_ratio=2.0)
-    train = TrainConfig(steps=400, batch_size=64, lr=2e-3, warmup=0.1, evaluate_every=0, log_every=1)
+    train = TrainConfig(steps=500, batch_size=64, lr=2e-3, warmup=0.1, evaluate_every=0, log_every=1)
     augment = Augment(crop="pad", pad=4) if trial.cifar else Augment(crop="none", flip_rate=0.0)
     return Recipe(model, DataConfig(trial.cifar or "shapes", valid="test"), augment, Classify(), train)
 

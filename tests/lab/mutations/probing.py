@@ -8,8 +8,8 @@ def looks_at_itself(original):
     return lambda self, q, k, v, **options: v
 
 
-def unnormalised(original):
-    return lambda vector: list(vector)
+def by_largest_entry(original):
+    return lambda vector: [each / max(float(x.abs().max()) for x in vector) for each in vector]
 
 
 ALONE = ("tokens that look at nobody else", "vitreous.layers.attention:Attend.forward", looks_at_itself)
@@ -20,7 +20,12 @@ MUTATIONS = [
     Mutation("occlusion", *ALONE),
     Mutation("head_importance", *ALONE),
     Mutation("sharp_minima", *ALONE),
-    Mutation("sharp_minima", "a direction that is not of length one", "vitreous.lab.curvature:unit", unnormalised),
+    Mutation(
+        "sharp_minima",
+        "a direction divided by its largest entry instead of its length",
+        "vitreous.lab.curvature:unit",
+        by_largest_entry,
+    ),
     Mutation(
         "universal_approximation",
         "positions that are forgotten",
