@@ -22,6 +22,8 @@ Names = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="
 
 COLOURS = {Verdict.HOLDS: "green", Verdict.CARE: "yellow", Verdict.REFUTED: "red", Verdict.BROKEN: "bold magenta"}
 
+COLUMNS = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+
 
 def lab(folder: Path = Path("runs/lab")) -> None:
     """Every claim that is put to the test, with its verdict where it was run.
@@ -67,6 +69,8 @@ def run(
     """
     chosen = [find(name).name for name in (NAMES if "all" in names else names)]
     trial = Trial(quick, weights, photos, cifar, output)
+    if "all" in names:
+        train_ahead(trial, jobs)
     outcomes = list(shown(run_all(chosen, trial, jobs=jobs, fresh=fresh), len(chosen)))
     write(outcomes, output / "lab.html", docs)
     out.print(f"\n{len(outcomes)} claims: {tally(outcomes)}. The page with figures: {output / 'lab.html'}")
@@ -74,11 +78,20 @@ def run(
         raise SystemExit(1)
 
 
+def train_ahead(trial: Trial, jobs: int) -> None:
+    """The small models that several claims share; finished ones are only looked at."""
+    from vitreous.lab.sweep import pairs, train_all
+
+    with Progress(*COLUMNS, console=out, transient=True) as progress:
+        task = progress.add_task("small models, trained once for several claims", total=len(pairs(trial)))
+        for _ in train_all(trial, jobs):
+            progress.advance(task)
+
+
 def shown(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
     """A line for each claim as it is finished, above a bar."""
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=out, transient=True) as progress:
-        task = progress.add_task("", total=total)
+    with Progress(*COLUMNS, console=out, transient=True) as progress:
+        task = progress.add_task("claims", total=total)
         for outcome in outcomes:
             line = Text.assemble(f"{find(outcome.name).number:2} {outcome.name:<24} ", verdict(outcome.verdict, 16))
             line.append(f"{outcome.seconds:5.1f} s  ", "dim").append(decided(outcome), "dim")

@@ -29,7 +29,8 @@ def deit_tiny(trial: Trial) -> ViT:
     if is_name(trial.weights):
         model = load(trial.weights)
     else:
-        model = create_model("deit_tiny_16")
+        with torch.random.fork_rng(devices=[]):  # first weights are drawn, only to be replaced
+            model = create_model("deit_tiny_16")
         load_weights(model, trial.weights)
     if not isinstance(model, ViT):
         raise ValueError(

@@ -13,11 +13,9 @@ import io
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,7 @@ from vitreous.data.shapes import Shapes
 from vitreous.data.sources import open_data
 from vitreous.lab.halves import two_halves
 from vitreous.lab.trial import Trial
+from vitreous.lab.workers import side_by_side
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.position import Grid
 from vitreous.models.base import Backbone
@@ -256,19 +255,13 @@ def every(trial: Trial, name: str) -> list[Trained]:
 
 
 def train_all(trial: Trial, jobs: int) -> Iterator[tuple[str, int]]:
-    """Train whatever is missing, in ``jobs`` processes of one thread each; names and seeds as they are finished."""
-    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        futures = {pool.submit(train_one, trial, *pair): pair for pair in pairs(trial)}
-        try:
-            for future in as_completed(futures):
-                future.result()
-                yield futures[future]
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    """Train whatever is missing, in ``jobs`` processes; names and seeds as they are finished."""
+    return side_by_side(train_one, [(trial, *pair) for pair in pairs(trial)], jobs)
 
 
-def train_one(trial: Trial, name: str, seed: int) -> None:
+def train_one(trial: Trial, name: str, seed: int) -> tuple[str, int]:
     trained(trial, name, seed)
+    return name, seed
 
 
 @contextmanager

@@ -16,13 +16,15 @@ from vitreous.lab.examined import initial, learnt, pooled_accuracy, share_right,
 from vitreous.lab.prediction import AtLeast, AtMost, Near
 from vitreous.lab.sweep import Trained, datasets, seeds, trained
 from vitreous.lab.trial import Trial
+from vitreous.layers.block import Block
 from vitreous.models.vit import ViT
 from vitreous.spec import Batch
 
 CLAIM = Claim(
     title="Bounds on generalisation",
     statement="The error of a ViT on unseen pictures is bounded by its training error and a term with the divergence "
-    "of posterior and prior (PAC-Bayes); the Rademacher complexity of its class measures how well it can follow random signs.",
+    "of posterior and prior (PAC-Bayes). The Rademacher complexity of its class, how well it can follow random signs, "
+    "says the same in another way.",
     sources=(Source.FOUNDATIONS,),
     formula=r"E[L] \leq \hat{L} + \sqrt{\frac{KL(Q \| P) + \log(2n/\delta)}{2(n-1)}}, \quad "
     r"R = E_\sigma \sup_f \frac{1}{n} \sum_i \sigma_i f(x_i)",
@@ -64,6 +66,11 @@ def noisy_error(run: Trained, batch: Batch, sigma: float, draws: int) -> float:
     return sum(wrong) / draws
 
 
+def pictures_of(run: Trained) -> int:
+    """How many different pictures it was trained on."""
+    return min(len(datasets(run.run, run.recipe, run.trial)[0]), len(run.losses) * run.recipe.train.batch_size)
+
+
 def flat(model: nn.Module) -> Tensor:
     return nn.utils.parameters_to_vector(model.parameters()).detach()
 
@@ -74,17 +81,11 @@ def pac_bayes(run: Trained, sigmas: tuple[float, ...], number: int, draws: int) 
     Choosing among k widths after the fact costs log k, like k priors.
     """
     centre, prior, seed = flat(run.model), flat(initial(run)), run.recipe.train.seed
-    train = datasets(run.run, run.recipe, run.trial)[0]
-    n = min(len(train), len(run.losses) * run.recipe.train.batch_size)
     distance = float((centre - prior).norm())
-    bounds = {
-        document(
-            noisy_error(run, learnt(run, number), sigma, draws), right(distance, sigma) + log(len(sigmas)), n
-        ): sigma
-        for sigma in sigmas
-    }
-    best = min(bounds)
-    error = noisy_error(run, unseen(run, number), bounds[best], draws)
+    train, n, choice = learnt(run, number), pictures_of(run), log(len(sigmas))
+    bounds = [document(noisy_error(run, train, each, draws), right(distance, each) + choice, n) for each in sigmas]
+    best, sigma = min(zip(bounds, sigmas, strict=True))
+    error = noisy_error(run, unseen(run, number), sigma, draws)
     return best, error, sampled_divergence(centre, prior, sigmas[0], seed) / right(distance, sigmas[0])
 
 
@@ -111,10 +112,10 @@ def spectral_factor(run: Trained, number: int) -> float:
     assert isinstance(model, ViT)
     factor = norm(model.stem) * norm(model.head)
     for block in model.blocks():
+        assert isinstance(block, Block)
         factor *= (1 + norm(block.mixer)) * (1 + norm(block.mlp))
-    n = min(len(datasets(run.run, run.recipe, run.trial)[0]), len(run.losses) * run.recipe.train.batch_size)
     length = float(unseen(run, number).images.flatten(1).norm(dim=1).mean())
-    return factor * length / sqrt(n)
+    return factor * length / sqrt(pictures_of(run))
 
 
 def norm(part: nn.Module) -> float:

@@ -80,7 +80,7 @@ def curves_of(run: Trained, number: int, chances: int) -> dict[str, list[float]]
     def curve(order: Sequence[Head]) -> list[float]:
         return [accuracy(frozenset(order[:gone])) for gone in range(len(order) + 1)]
 
-    found = {name: curve(sorted(each, key=lambda head, each=each: each[head])) for name, each in rules.items()}
+    found = {name: curve(sorted(each, key=each.__getitem__)) for name, each in rules.items()}
     heads, dice = list(rules["entropy"]), torch.Generator().manual_seed(run.recipe.train.seed)
     drawn = [curve([heads[i] for i in torch.randperm(len(heads), generator=dice).tolist()]) for _ in range(chances)]
     return {**found, "chance": torch.tensor(drawn).mean(dim=0).tolist()}

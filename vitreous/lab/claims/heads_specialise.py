@@ -30,8 +30,8 @@ CLAIM = Claim(
     "training all of them are. Hiding the patches that the class token looks at costs the answer more than hiding "
     "others.",
     right_formula="",
-    meaning="Heads of the last blocks are the first to prune or share. The class token's map is a fair first answer to "
-    "where a model looks; compare it with random patches on your own pictures before you rely on it.",
+    meaning="Heads of the last blocks are the first candidates for pruning or sharing. The class token's map is a fair "
+    "first answer to where a model looks; compare it with random patches on your own pictures before you rely on it.",
 )
 ALIKE = 0.5  # cosine above which two heads do the same rather than something of their own
 

@@ -32,8 +32,8 @@ CLAIM = Claim(
     sources=(Source.DEEP_DIVE, Source.PIXELS),
     formula="",
     right="Both are true of a trained DeiT-Tiny on the whole. But it is no steady rise: the first block looks farther "
-    "than the two that follow, and early blocks have heads that look far. Edges fade soon, in the fifth block they "
-    "are half gone; the class can be read a little better block by block.",
+    "than the two that follow, and early blocks have heads that look far. Edges fade in the middle blocks, colours "
+    "stay readable to the end, and the class of a small picture is read best a few blocks before it.",
     right_formula="",
     meaning="Take features from late blocks for classes, and from the first ones, or from several, for tasks that "
     "need edges and colours. Early blocks bear windows better than late ones, but some of their heads do look far.",

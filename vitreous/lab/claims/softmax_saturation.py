@@ -22,12 +22,12 @@ CLAIM = Claim(
     "its gradients become tiny; with it they stay in a reasonable range.",
     sources=(Source.DEEP_DIVE, Source.FOUNDATIONS),
     formula=r"\mathrm{softmax}(q^\top k / \sqrt{d})",
-    right="With √d the gradient is the same at every width. Without it that of a typical query fades, but slowly: at a "
-    "width of 64 it is still more than half as large, and the mean over queries falls only like the fourth root of d, "
-    "because some queries always hesitate between two keys.",
+    right="With √d the gradient is the same at every width. Without it that of a typical query fades, slowly for "
+    "random queries (at a width of 64 more than half is left) and fast for the wider logits of a trained model. The "
+    "mean over random queries falls only like the fourth root of d, since some always hesitate between two keys.",
     right_formula=r"z_j = |q| \, \epsilon_j, \quad |q|^2 \sim \chi^2_d",
-    meaning="Keep √d: what is lost without it is not the gradient as such but its breadth, since a saturated query "
-    "learns about one or two keys only. At usual widths a forgotten √d shows as hard attention, not as a dead layer.",
+    meaning="Keep √d. With random queries of usual width the gradient survives without it, so that the mistake need "
+    "not show at first; with the sharper logits of a trained model most queries hear almost nothing.",
     axes=Axes("head width d", "gradient that reaches a query's logits", log="xy"),
 )
 KEYS = 64
