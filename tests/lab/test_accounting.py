@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import vitreous as vt
-from vitreous.lab.counting import Memory, forward_flops, power, training_flops
-from vitreous.lab.photo_answers import classes_in_order
+from vitreous.lab.instruments.counting import Memory, forward_flops, power, training_flops
+from vitreous.lab.instruments.photo_answers import classes_in_order
 
 
 def test_power():

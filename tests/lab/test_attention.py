@@ -2,8 +2,8 @@
 
 import torch
 
-from vitreous.lab.attention_matrix import attention_matrix, preferring, random_heads
-from vitreous.lab.counting import counted_macs
+from vitreous.lab.instruments.attention_matrix import attention_matrix, preferring, random_heads
+from vitreous.lab.instruments.counting import counted_macs
 from vitreous.layers.attention import Attend
 
 

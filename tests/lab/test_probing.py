@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitreous.lab.curvature import curvature_along, largest_eigenvalue
-from vitreous.lab.examined import convolutional_field
-from vitreous.lab.halves import COLOURS, drawn, gap_of
+from vitreous.lab.instruments.curvature import curvature_along, largest_eigenvalue
+from vitreous.lab.instruments.examined import convolutional_field
+from vitreous.lab.instruments.halves import COLOURS, drawn, gap_of
 from vitreous.lab.trial import Trial
 from vitreous.layers.patch import ResidualStem
 

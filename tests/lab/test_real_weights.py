@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from vitreous.lab.probe import accuracy, edge_ways, explained, ridge
-from vitreous.lab.quantise import by_the_text, clipped, per_channel, per_tensor
+from vitreous.lab.instruments.probe import accuracy, edge_ways, explained, ridge
+from vitreous.lab.instruments.quantise import by_the_text, clipped, per_channel, per_tensor
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import torch
 from vitreous.data.augment import evaluation_pixels
 from vitreous.lab import sweep
 from vitreous.lab.claims.scaling_law import best_exponent, power, saturating
-from vitreous.lab.compare import contrast, difference
+from vitreous.lab.instruments.compare import contrast, difference
+from vitreous.lab.trained import trained
 from vitreous.lab.trial import Trial
 
 NUMBER = len(sweep.pairs(Trial()))  # before any test adds to them
@@ -25,13 +26,13 @@ def short(trial):
     """Five steps are enough to see whether a run is kept."""
     patch = pytest.MonkeyPatch()
     patch.setitem(sweep.RUNS, "short", sweep.Run(sweep.training(steps=5), change=sweep.without_residuals))
-    yield sweep.trained(trial, "short")
+    yield trained(trial, "short")
     patch.undo()
 
 
 def test_a_finished_run_is_read_not_trained_again(trial, short, monkeypatch):
-    monkeypatch.setattr(sweep, "train", lambda *_: pytest.fail("it was there already"))
-    again = sweep.trained(trial, "short")
+    monkeypatch.setattr("vitreous.lab.trained.train", lambda *_: pytest.fail("it was there already"))
+    again = trained(trial, "short")
     assert (again.accuracy, again.losses) == (short.accuracy, short.losses)
     assert len(again.losses) == 5
     assert not again.diverged
@@ -39,13 +40,13 @@ def test_a_finished_run_is_read_not_trained_again(trial, short, monkeypatch):
 
 def test_a_run_with_other_settings_is_trained_anew(trial, short, monkeypatch):
     monkeypatch.setitem(sweep.RUNS, "short", sweep.Run(sweep.training(steps=3), change=sweep.without_residuals))
-    assert len(sweep.trained(trial, "short").losses) == 3
+    assert len(trained(trial, "short").losses) == 3
 
 
 def test_what_was_killed_halfway_counts_for_nothing(trial, short):
     path = short.weights.with_suffix(".json")
     path.write_text(path.read_text()[:20])
-    assert len(sweep.trained(trial, "short").losses) == 5
+    assert len(trained(trial, "short").losses) == 5
     assert json.loads(path.read_text())["key"]
 
 
@@ -59,7 +60,7 @@ def test_the_kept_model_answers_as_it_was_measured(short):
 def test_training_leaves_chance_as_it_was(trial, monkeypatch):
     monkeypatch.setitem(sweep.RUNS, "tiny", sweep.Run(sweep.training(steps=1)))
     before = torch.get_rng_state()
-    assert sweep.trained(trial, "tiny").model
+    assert trained(trial, "tiny").model
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -70,7 +71,7 @@ def test_the_sweep_has_at_most_sixty_runs():
 def test_a_run_that_diverges_keeps_what_it_had_learned(trial, monkeypatch):
     wild = sweep.training(steps=20, optimiser="sgd", lr=1e12, clip=0.0)
     monkeypatch.setitem(sweep.RUNS, "wild", sweep.Run(wild))
-    run = sweep.trained(trial, "wild")
+    run = trained(trial, "wild")
     assert run.diverged
     assert 0 < len(run.losses) < 20
     assert np.isfinite(run.accuracy)

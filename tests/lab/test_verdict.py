@@ -52,7 +52,11 @@ def test_a_measurement_against_what_is_right_is_no_verdict_but_a_broken_experime
 
 
 def test_the_deciding_case_is_the_worst_contradiction():
-    cases = (case(INSIDE), Case("near miss", Estimate(1.3, 1.2, 1.4), document=TEXT), Case("far", OUTSIDE, document=TEXT))
+    cases = (
+        case(INSIDE),
+        Case("near miss", Estimate(1.3, 1.2, 1.4), document=TEXT),
+        Case("far", OUTSIDE, document=TEXT),
+    )
     assert Outcome("x", cases, quick=True, seconds=0.0).deciding.label == "far"
     assert Outcome("x", cases[:1], quick=True, seconds=0.0).deciding.label == "a case"
 
@@ -90,8 +94,16 @@ def test_an_outcome_survives_being_written_and_read():
 
 @pytest.mark.parametrize(
     ("value", "written"),
-    [(0.0, "0"), (1.0, "1"), (0.98765, "0.988"), (-0.5, "−0.5"), (123456.7, "123,457"), (86_567_656.0, "8.66·10⁷")]
-    + [(0.00012, "1.20·10⁻⁴"), (float("inf"), "∞")],
+    [
+        (0.0, "0"),
+        (1.0, "1"),
+        (0.98765, "0.988"),
+        (-0.5, "−0.5"),
+        (123456.7, "123,457"),
+        (86_567_656.0, "8.66·10⁷"),
+        (0.00012, "1.20·10⁻⁴"),
+        (float("inf"), "∞"),
+    ],
 )
 def test_numbers_have_three_digits_that_count(value, written):
     assert number(value) == written

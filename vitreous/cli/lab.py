@@ -80,7 +80,8 @@ def run(
 
 def train_ahead(trial: Trial, jobs: int) -> None:
     """The small models that several claims share; finished ones are only looked at."""
-    from vitreous.lab.sweep import pairs, train_all
+    from vitreous.lab.sweep import pairs
+    from vitreous.lab.trained import train_all
 
     with Progress(*COLUMNS, console=out, transient=True) as progress:
         task = progress.add_task("small models, trained once for several claims", total=len(pairs(trial)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import ceil, log10
 from typing import TYPE_CHECKING, Any
@@ -91,6 +91,20 @@ def explain_lines(axis: axes.Axes, cases: Sequence[Case]) -> None:
             handles.append(Line2D([], [], **(style if alone else {**style, "color": INK})))
             labels.append(name)
     legend(axis, handles, labels)
+
+
+def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], names: Axes) -> Figure:
+    """One line with dots for each name: its places and its values. Later ones are thinner: none hides another."""
+    figure, (axis,) = side_by_side(1, width=5.6, height=3.3)
+    thickness = [1.4 + 0.8 * others for others in reversed(range(len(lines)))]
+    for (name, (places, values)), (colour, style), wide in zip(lines.items(), LINES, thickness, strict=False):
+        axis.plot(places, values, "o", color=colour, linestyle=style, linewidth=wide, markersize=3 + wide, label=name)
+    axis.set_xlabel(names.x)
+    axis.set_ylabel(names.y)
+    axis.set_ylim(bottom=0)
+    plain(axis)
+    legend(axis)
+    return figure
 
 
 def in_rows(cases: Sequence[Case]) -> Figure:

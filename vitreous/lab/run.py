@@ -66,9 +66,14 @@ def place(name: str, trial: Trial) -> Path:
 
 
 def key(experiment: Experiment, trial: Trial) -> str:
-    """What a kept result depends on: the claim's file and what it was given."""
+    """What a kept result depends on: the claim's file, what it measures with, and what it was given.
+
+    Not the layers: ``--fresh`` measures again after a change there.
+    """
+    lab = Path(__file__).parent
+    files = (experiment.file, lab / "sweep.py", lab / "trained.py", *sorted((lab / "instruments").glob("*.py")))
     given = [trial.quick, *(bool(getattr(trial, name)) for name in ("weights", "photos", "cifar"))]
-    return hashlib.sha256(experiment.file.read_bytes() + repr(given).encode()).hexdigest()[:16]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files) + repr(given).encode()).hexdigest()[:16]
 
 
 def made(trial: Trial) -> dict[str, Any]:

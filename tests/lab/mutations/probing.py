@@ -23,7 +23,7 @@ MUTATIONS = [
     Mutation(
         "sharp_minima",
         "a direction divided by its largest entry instead of its length",
-        "vitreous.lab.curvature:unit",
+        "vitreous.lab.instruments.curvature:unit",
         by_largest_entry,
     ),
     Mutation(

@@ -46,7 +46,7 @@ MUTATIONS = [
     Mutation(
         "quantisation",
         "the zero point is forgotten",
-        "vitreous.lab.quantise:zero_point",
+        "vitreous.lab.instruments.quantise:zero_point",
         lambda _: lambda low, high, bits: 0,
     ),
     Mutation(

@@ -11,8 +11,8 @@ import torch
 
 from vitreous.explain.record import record
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.counting import Memory, power
 from vitreous.lab.estimate import exactly
+from vitreous.lab.instruments.counting import Memory, power
 from vitreous.lab.prediction import Near
 from vitreous.lab.trial import Trial
 from vitreous.models.vit import ViT, ViTConfig

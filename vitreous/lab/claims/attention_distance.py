@@ -13,8 +13,8 @@ from vitreous.explain import measures
 from vitreous.explain.rollout import class_attention
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly
+from vitreous.lab.instruments.real import deit_tiny, pictures, traces
 from vitreous.lab.prediction import Near, near
-from vitreous.lab.real import deit_tiny, pictures, traces
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from vitreous.explain.measure_figures import side_by_side
 from vitreous.explain.report_figures import BLUE, plain
-from vitreous.lab.attention_matrix import attention_matrix, preferring, random_heads, trained_heads
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly
 from vitreous.lab.figures import DOCUMENT, legend
+from vitreous.lab.instruments.attention_matrix import attention_matrix, preferring, random_heads, trained_heads
 from vitreous.lab.prediction import AtLeast, AtMost, Near
 from vitreous.lab.trial import Trial
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from vitreous.cost import cost
 from vitreous.explain.report_figures import INK
 from vitreous.lab.claim import Axes, Case, Claim, Source
-from vitreous.lab.counting import counted_macs
 from vitreous.lab.estimate import exactly
 from vitreous.lab.figures import DOCUMENT, over_an_axis, place
+from vitreous.lab.instruments.counting import counted_macs
 from vitreous.lab.prediction import Near
 from vitreous.lab.trial import Trial
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from vitreous.explain import measures
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly
+from vitreous.lab.instruments.real import deit_tiny, pictures, traces
 from vitreous.lab.prediction import AtLeast, AtMost, Near
-from vitreous.lab.real import deit_tiny, pictures, traces
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 

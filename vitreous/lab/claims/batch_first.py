@@ -8,10 +8,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.dependence import Function, effect_of_others, relative_change
 from vitreous.lab.estimate import Estimate, exactly
+from vitreous.lab.instruments.chance import seeded
+from vitreous.lab.instruments.dependence import Function, effect_of_others, relative_change
 from vitreous.lab.prediction import AtLeast, Near
 from vitreous.lab.trial import Trial
 from vitreous.models import create_model

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.counting import counted_macs
 from vitreous.lab.estimate import exactly
+from vitreous.lab.instruments.counting import counted_macs
 from vitreous.lab.prediction import AtMost, near
 from vitreous.lab.trial import Trial
 from vitreous.models import create_model

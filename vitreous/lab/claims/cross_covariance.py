@@ -9,11 +9,11 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.counting import forward_flops
-from vitreous.lab.dependence import effect_of_others, given_to, relative_change
 from vitreous.lab.estimate import Estimate, exactly
+from vitreous.lab.instruments.chance import seeded
+from vitreous.lab.instruments.counting import forward_flops
+from vitreous.lab.instruments.dependence import effect_of_others, given_to, relative_change
 from vitreous.lab.prediction import AtLeast, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.covariance import CrossCovariance

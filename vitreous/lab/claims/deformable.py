@@ -9,10 +9,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.dependence import given_to
 from vitreous.lab.estimate import exactly
+from vitreous.lab.instruments.chance import seeded
+from vitreous.lab.instruments.dependence import given_to
 from vitreous.lab.prediction import AtLeast, Near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Seam

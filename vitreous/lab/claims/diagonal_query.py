@@ -9,9 +9,9 @@ from math import exp, sqrt
 import torch
 from torch import Tensor
 
-from vitreous.lab.attention_matrix import attention_matrix
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import exactly
+from vitreous.lab.instruments.attention_matrix import attention_matrix
 from vitreous.lab.prediction import AtLeast, Near
 from vitreous.lab.trial import Trial
 

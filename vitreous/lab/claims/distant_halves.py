@@ -8,10 +8,11 @@ import numpy as np
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import mean_of
-from vitreous.lab.examined import pooled_accuracy, right_answers, unseen
-from vitreous.lab.halves import COLOURS, gap_of, gaps, side
+from vitreous.lab.instruments.examined import pooled_accuracy, right_answers, unseen
+from vitreous.lab.instruments.halves import COLOURS, gap_of, gaps, side
 from vitreous.lab.prediction import AtLeast, AtMost, Prediction
-from vitreous.lab.sweep import Trained, seeds, trained
+from vitreous.lab.sweep import seeds
+from vitreous.lab.trained import Trained, trained
 from vitreous.lab.trial import Trial
 
 CLAIM = Claim(

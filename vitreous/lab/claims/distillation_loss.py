@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import exactly
+from vitreous.lab.instruments.chance import seeded
 from vitreous.lab.prediction import Near, near
 from vitreous.lab.trial import Trial
 from vitreous.models.vit import ViTConfig

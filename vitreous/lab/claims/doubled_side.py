@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.counting import forward_flops
 from vitreous.lab.estimate import exactly
+from vitreous.lab.instruments.counting import forward_flops
 from vitreous.lab.prediction import near
 from vitreous.lab.trial import Trial
 from vitreous.models import create_model

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import exactly, mean_of
+from vitreous.lab.instruments.chance import seeded
 from vitreous.lab.prediction import Near
 from vitreous.lab.trial import Trial
 from vitreous.layers.drop import DropPath

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from vitreous.explain.record import record
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.compare import learned
 from vitreous.lab.estimate import bootstrap, exactly
-from vitreous.lab.examined import initial, unseen
+from vitreous.lab.instruments.compare import learned
+from vitreous.lab.instruments.examined import initial, unseen
 from vitreous.lab.prediction import AtLeast, AtMost, Near
-from vitreous.lab.sweep import Trained, every, trained
+from vitreous.lab.trained import Trained, every, trained
 from vitreous.lab.trial import Trial
 from vitreous.models.base import Backbone
 

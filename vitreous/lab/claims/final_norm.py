@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from vitreous.data.base import Pixels
 from vitreous.data.sources import open_data
-from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Axes, Case, Claim, Source
-from vitreous.lab.dependence import given_to
 from vitreous.lab.estimate import exactly, mean_of
+from vitreous.lab.instruments.chance import seeded
+from vitreous.lab.instruments.dependence import given_to
+from vitreous.lab.instruments.real import deit_tiny, pictures
 from vitreous.lab.prediction import AtLeast, AtMost, Near, near
-from vitreous.lab.real import deit_tiny, pictures
 from vitreous.lab.trial import Trial
 from vitreous.layers.block import PostNormBlock
 from vitreous.models.base import Backbone

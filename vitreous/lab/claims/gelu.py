@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import exactly
+from vitreous.lab.instruments.chance import seeded
+from vitreous.lab.instruments.real import deit_tiny, pictures
 from vitreous.lab.prediction import AtMost, near
-from vitreous.lab.real import deit_tiny, pictures
 from vitreous.lab.trial import Trial
 from vitreous.layers.mlp import Mlp
 from vitreous.models.vit import ViT, ViTConfig

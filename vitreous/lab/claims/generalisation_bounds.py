@@ -9,12 +9,13 @@ from math import log, sqrt
 import torch
 from torch import Tensor, nn
 
-from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import exactly, mean_of
-from vitreous.lab.examined import initial, learnt, pooled_accuracy, share_right, unseen
+from vitreous.lab.instruments.chance import seeded
+from vitreous.lab.instruments.examined import initial, learnt, pooled_accuracy, share_right, unseen
 from vitreous.lab.prediction import AtLeast, AtMost, Near
-from vitreous.lab.sweep import Trained, datasets, seeds, trained
+from vitreous.lab.sweep import seeds
+from vitreous.lab.trained import Trained, datasets, trained
 from vitreous.lab.trial import Trial
 from vitreous.layers.block import Block
 from vitreous.models.vit import ViT

@@ -13,11 +13,12 @@ from torch import Tensor
 from vitreous.explain.measures import entropy
 from vitreous.explain.record import record
 from vitreous.lab.claim import Axes, Case, Claim, Source
-from vitreous.lab.curves import curves
 from vitreous.lab.estimate import exactly, mean_of
-from vitreous.lab.examined import learnt, pooled_accuracy, share_right, unseen
+from vitreous.lab.figures import curves
+from vitreous.lab.instruments.examined import learnt, pooled_accuracy, share_right, unseen
 from vitreous.lab.prediction import AtLeast, Near
-from vitreous.lab.sweep import Trained, seeds, trained
+from vitreous.lab.sweep import seeds
+from vitreous.lab.trained import Trained, trained
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import SelfAttention
 from vitreous.models.base import Backbone
@@ -97,7 +98,7 @@ def right(classes: int) -> float:
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    number, chances = trial.choose((200, 3), (500, 8))
+    number, chances = trial.choose((200, 3), (400, 6))
     runs = [trained(trial, "base", seed) for seed in seeds(trial, "base")]
     yield Case("accuracy with all heads", pooled_accuracy(runs, number), right=AtLeast(2 * right(10)))
     found = [curves_of(run, number, chances) for run in runs]

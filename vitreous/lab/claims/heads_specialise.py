@@ -13,8 +13,8 @@ from vitreous.explain.attribution import METHODS
 from vitreous.explain.faithfulness import score
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import Estimate, bootstrap, exactly
+from vitreous.lab.instruments.real import deit_tiny, pictures, traces
 from vitreous.lab.prediction import AtLeast, AtMost, Near
-from vitreous.lab.real import deit_tiny, pictures, traces
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 from vitreous.models import create_model

@@ -13,9 +13,9 @@ from vitreous.data.sources import open_data
 from vitreous.explain import measures
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import Estimate, bootstrap, exactly, mean_of
+from vitreous.lab.instruments.probe import by_block, edge_ways, explained
+from vitreous.lab.instruments.real import block_features, deit_tiny, drawn, pictures, prepared, traces
 from vitreous.lab.prediction import AtLeast, AtMost, near
-from vitreous.lab.probe import by_block, edge_ways, explained
-from vitreous.lab.real import block_features, deit_tiny, drawn, pictures, prepared, traces
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 from vitreous.models.vit import ViT

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from vitreous.explain.record import record
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import Estimate, bootstrap, exactly
+from vitreous.lab.instruments.real import deit_tiny, pictures
 from vitreous.lab.prediction import AtLeast, AtMost, Near, near
-from vitreous.lab.real import deit_tiny, pictures
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 from vitreous.layers.position import Grid

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
-from vitreous.lab.curves import curves
 from vitreous.lab.estimate import exactly, mean_of
-from vitreous.lab.examined import pooled_accuracy, share_right, unseen
+from vitreous.lab.figures import curves
+from vitreous.lab.instruments.examined import pooled_accuracy, share_right, unseen
 from vitreous.lab.prediction import AtLeast, Near
-from vitreous.lab.sweep import Trained, seeds, trained
+from vitreous.lab.sweep import seeds
+from vitreous.lab.trained import Trained, trained
 from vitreous.lab.trial import Trial
 from vitreous.spec import Batch
 
@@ -31,8 +32,8 @@ CLAIM = Claim(
     right="It is not settled by the architecture. Compared is how much of its own lead over guessing a model keeps, so "
     "that the better one has no head start; with everything covered both must guess.",
     right_formula="",
-    meaning="Being a transformer is no insurance against occlusion. If covered objects matter, cover parts of the "
-    "training pictures (random erasing, CutMix), and measure accuracy against the covered share as here.",
+    meaning="Look at the accuracy itself too: a model that keeps more of a smaller lead may still be right less often. "
+    "If covered objects matter, cover parts of the training pictures (random erasing, CutMix) and measure as here.",
 )
 CLASSES = 10
 
@@ -75,7 +76,7 @@ def left(run: Trained, cover: Cover, shares: Sequence[float], number: int) -> li
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    number, shares = trial.choose(300, 2000), trial.choose((0.25, 0.5), (0.1, 0.25, 0.5, 0.75))
+    number, shares = trial.choose(300, 600), trial.choose((0.25, 0.5), (0.1, 0.25, 0.5, 0.75))
     pairs = [[trained(trial, name, seed) for name in ("base", "cnn")] for seed in seeds(trial, "base")]
     trial.keep("covered share", (0.0, *shares))
     for which, kind in enumerate(("ViT", "CNN")):

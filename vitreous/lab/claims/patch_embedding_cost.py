@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.counting import forward_flops, power
 from vitreous.lab.estimate import exactly
+from vitreous.lab.instruments.counting import forward_flops, power
 from vitreous.lab.prediction import Near
 from vitreous.lab.trial import Trial
 from vitreous.layers.patch import PatchEmbed

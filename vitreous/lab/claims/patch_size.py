@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.compare import accuracies, difference, learned
 from vitreous.lab.estimate import bootstrap, exactly
-from vitreous.lab.examined import unseen
+from vitreous.lab.instruments.compare import accuracies, difference, learned
+from vitreous.lab.instruments.examined import unseen
 from vitreous.lab.prediction import AtLeast, near
-from vitreous.lab.sweep import Trained, trained
+from vitreous.lab.trained import Trained, trained
 from vitreous.lab.trial import Trial
 from vitreous.models.vit import ViTConfig
 

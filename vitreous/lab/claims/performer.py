@@ -9,10 +9,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Axes, Case, Claim, Source
-from vitreous.lab.counting import forward_flops
 from vitreous.lab.estimate import exactly
+from vitreous.lab.instruments.chance import seeded
+from vitreous.lab.instruments.counting import forward_flops
 from vitreous.lab.prediction import AtLeast, AtMost, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend

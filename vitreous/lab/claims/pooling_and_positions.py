@@ -9,11 +9,11 @@ import torch
 
 from vitreous.evaluate import evaluate
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.compare import accuracies, difference, learned
 from vitreous.lab.estimate import exactly
-from vitreous.lab.examined import unseen
+from vitreous.lab.instruments.compare import accuracies, difference, learned
+from vitreous.lab.instruments.examined import unseen
 from vitreous.lab.prediction import AtLeast, AtMost
-from vitreous.lab.sweep import Trained, every, trained
+from vitreous.lab.trained import Trained, every, trained
 from vitreous.lab.trial import Trial
 
 CLAIM = Claim(

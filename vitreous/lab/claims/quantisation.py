@@ -12,8 +12,7 @@ from torch import Tensor
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly, mean_of
-from vitreous.lab.prediction import AtLeast, AtMost, Near, near
-from vitreous.lab.quantise import (
+from vitreous.lab.instruments.quantise import (
     Quantise,
     by_the_text,
     clipped,
@@ -23,7 +22,8 @@ from vitreous.lab.quantise import (
     quantised,
     step,
 )
-from vitreous.lab.real import deit_tiny, pictures
+from vitreous.lab.instruments.real import deit_tiny, pictures
+from vitreous.lab.prediction import AtLeast, AtMost, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.models.vit import ViT
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly
-from vitreous.lab.photo_answers import answers, classes_in_order
+from vitreous.lab.instruments.photo_answers import answers, classes_in_order
 from vitreous.lab.prediction import AtLeast, AtMost, Near
 from vitreous.lab.trial import Trial
 from vitreous.weights import accuracy

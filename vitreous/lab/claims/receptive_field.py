@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
-from vitreous.lab.curves import curves
 from vitreous.lab.estimate import Estimate, mean_of
-from vitreous.lab.examined import convolutional_field, initial, unseen
+from vitreous.lab.figures import curves
+from vitreous.lab.instruments.examined import convolutional_field, initial, unseen
 from vitreous.lab.prediction import AtLeast, AtMost, Prediction, near
-from vitreous.lab.sweep import Trained, seeds, trained
+from vitreous.lab.sweep import seeds
+from vitreous.lab.trained import Trained, trained
 from vitreous.lab.trial import Trial
 from vitreous.models.base import Backbone
 
@@ -32,7 +33,7 @@ CLAIM = Claim(
     "arrive from afar is another matter: the residual stream keeps a unit's own patch in the foreground.",
     right_formula="",
     meaning="Do not choose attention for its reach in layer 1 alone: measure where the gradients of your own model "
-    "come from. Where distant evidence decides, give a CNN enough stages, dilation or one attention layer near the end.",
+    "come from. Where distant evidence decides, give a CNN enough stages, dilation or an attention layer near the end.",
 )
 FAR = 0.25  # of the picture's side, from the middle of the unit's own cell
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import exactly
+from vitreous.lab.instruments.chance import seeded
 from vitreous.lab.prediction import near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import SelfAttention

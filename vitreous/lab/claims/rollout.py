@@ -12,8 +12,8 @@ from torch import Tensor
 from vitreous.explain.rollout import rollout
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import bootstrap
+from vitreous.lab.instruments.real import deit_tiny, pictures, traces
 from vitreous.lab.prediction import AtLeast, Near, near
-from vitreous.lab.real import deit_tiny, pictures, traces
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 from vitreous.layers.patch import grid_of

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.compare import learned
 from vitreous.lab.estimate import Estimate, bootstrap, exactly
+from vitreous.lab.instruments.compare import learned
 from vitreous.lab.prediction import AtMost, Near
-from vitreous.lab.sweep import Trained, datasets, every, trained
+from vitreous.lab.trained import Trained, datasets, every, trained
 from vitreous.lab.trial import Trial
 
 if TYPE_CHECKING:

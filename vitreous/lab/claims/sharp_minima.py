@@ -8,11 +8,12 @@ from math import log10
 import torch
 
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.curvature import curvature_along, largest_eigenvalue, moved
 from vitreous.lab.estimate import exactly, mean_of
-from vitreous.lab.examined import learnt, pooled_accuracy
+from vitreous.lab.instruments.curvature import curvature_along, largest_eigenvalue, moved
+from vitreous.lab.instruments.examined import learnt, pooled_accuracy
 from vitreous.lab.prediction import AtLeast, Near
-from vitreous.lab.sweep import Trained, seeds, trained
+from vitreous.lab.sweep import seeds
+from vitreous.lab.trained import Trained, trained
 from vitreous.lab.trial import Trial
 from vitreous.tasks.classify import cross_entropy
 
@@ -26,7 +27,7 @@ CLAIM = Claim(
     "merely rescaled, the rise of the loss under noise in proportion to the weights does not. Compare both.",
     right_formula=r"\lambda = v^\top \nabla^2 L \, v = \frac{L(w + s v) - 2 L(w) + L(w - s v)}{s^2}",
     meaning="Trained from scratch on little data for a short time, a small ViT starts slowly and stays behind: plan "
-    "warm-up and more steps for it, or take a CNN. Do not read an eigenvalue across architectures as a verdict on them.",
+    "warm-up and more steps for it, or take a CNN. Do not read eigenvalues across architectures as a verdict on them.",
 )
 
 

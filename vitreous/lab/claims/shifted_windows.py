@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Axes, Case, Claim, Source
-from vitreous.lab.dependence import seen_by
 from vitreous.lab.estimate import Estimate, exactly
+from vitreous.lab.instruments.chance import seeded
+from vitreous.lab.instruments.dependence import seen_by
 from vitreous.lab.prediction import AtLeast, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.block import PreNormBlock

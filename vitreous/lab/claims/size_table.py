@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.counting import forward_flops, power
 from vitreous.lab.estimate import LEVEL, Estimate, exactly, mean_of
+from vitreous.lab.instruments.counting import forward_flops, power
 from vitreous.lab.prediction import AtLeast, AtMost, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.models import create_model

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
-from vitreous.lab.compare import accuracies, contrast, learned
 from vitreous.lab.estimate import exactly
+from vitreous.lab.instruments.compare import accuracies, contrast, learned
 from vitreous.lab.prediction import AtLeast
-from vitreous.lab.sweep import Trained, datasets, trained
+from vitreous.lab.trained import Trained, datasets, trained
 from vitreous.lab.trial import Trial
 
 CLAIM = Claim(

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import Estimate, bootstrap
+from vitreous.lab.instruments.real import deit_tiny, pictures, traces
 from vitreous.lab.prediction import AtMost, near
-from vitreous.lab.real import deit_tiny, pictures, traces
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 

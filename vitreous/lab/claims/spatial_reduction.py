@@ -7,11 +7,11 @@ from functools import partial
 
 import torch
 
-from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Axes, Case, Claim, Source
-from vitreous.lab.counting import forward_flops
-from vitreous.lab.dependence import given_to
 from vitreous.lab.estimate import exactly
+from vitreous.lab.instruments.chance import seeded
+from vitreous.lab.instruments.counting import forward_flops
+from vitreous.lab.instruments.dependence import given_to
 from vitreous.lab.prediction import Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.mixer import Place

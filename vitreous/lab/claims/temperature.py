@@ -12,9 +12,9 @@ import torch
 from vitreous.explain.measure_figures import LINES, side_by_side
 from vitreous.explain.measures import entropy
 from vitreous.explain.report_figures import INK, plain
-from vitreous.lab.attention_matrix import attention_matrix, random_heads
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.figures import DOCUMENT, dots, legend
+from vitreous.lab.instruments.attention_matrix import attention_matrix, random_heads
 from vitreous.lab.prediction import near
 from vitreous.lab.trial import Trial
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
-from vitreous.lab.counting import training_flops
 from vitreous.lab.estimate import exactly
+from vitreous.lab.instruments.counting import training_flops
 from vitreous.lab.prediction import near
 from vitreous.lab.trial import Trial
 from vitreous.models.vit import ViTConfig

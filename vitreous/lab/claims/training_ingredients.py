@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.nn.functional as F
 
-from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.compare import accuracies, difference, learned
 from vitreous.lab.estimate import Estimate, exactly
+from vitreous.lab.instruments.chance import seeded
+from vitreous.lab.instruments.compare import accuracies, difference, learned
 from vitreous.lab.prediction import AtLeast, AtMost
-from vitreous.lab.sweep import trained, without_residuals
+from vitreous.lab.sweep import without_residuals
+from vitreous.lab.trained import trained
 from vitreous.lab.trial import Trial
 from vitreous.models.base import Backbone
 from vitreous.models.vit import ViTConfig

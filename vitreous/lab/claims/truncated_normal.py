@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import mean_of
+from vitreous.lab.instruments.chance import seeded
 from vitreous.lab.prediction import Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.init import trunc_normal_

@@ -7,12 +7,12 @@ from functools import partial
 
 import torch
 
-from vitreous.lab.chance import seeded
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.dependence import relative_change
 from vitreous.lab.estimate import exactly
+from vitreous.lab.instruments.chance import seeded
+from vitreous.lab.instruments.dependence import relative_change
+from vitreous.lab.instruments.real import deit_tiny, pictures
 from vitreous.lab.prediction import AtLeast, Near, near
-from vitreous.lab.real import deit_tiny, pictures
 from vitreous.lab.trial import Trial
 from vitreous.models import create_model
 from vitreous.models.base import Backbone

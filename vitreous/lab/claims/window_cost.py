@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.counting import forward_flops, power
 from vitreous.lab.estimate import exactly
+from vitreous.lab.instruments.counting import forward_flops, power
 from vitreous.lab.prediction import AtMost, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import SelfAttention

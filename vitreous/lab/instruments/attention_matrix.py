@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitreous.lab.real import deit_tiny, pictures, traces
+from vitreous.lab.instruments.real import deit_tiny, pictures, traces
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 

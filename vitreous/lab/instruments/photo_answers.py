@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vitreous.data.loader import EvaluationLoader
 from vitreous.data.sources import open_data
-from vitreous.lab.real import deit_tiny
+from vitreous.lab.instruments.real import deit_tiny
 from vitreous.lab.trial import Trial
 from vitreous.spec import Preprocess
 

@@ -9,9 +9,9 @@ import torch
 
 from vitreous.data.base import Dataset
 from vitreous.data.loader import EvaluationLoader
-from vitreous.lab.chance import seeded
 from vitreous.lab.estimate import Estimate, bootstrap
-from vitreous.lab.sweep import Trained, datasets
+from vitreous.lab.instruments.chance import seeded
+from vitreous.lab.trained import Trained, datasets
 from vitreous.models.base import Backbone
 from vitreous.spec import Batch
 

@@ -9,7 +9,7 @@ import numpy as np
 from vitreous.lab.claim import Case
 from vitreous.lab.estimate import LEVEL, Estimate
 from vitreous.lab.prediction import AtLeast
-from vitreous.lab.sweep import Trained, every
+from vitreous.lab.trained import Trained, every
 from vitreous.lab.trial import Trial
 
 Accuracies = Sequence[float]  # of one kind of run, one for each seed

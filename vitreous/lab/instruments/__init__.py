@@ -1,0 +1,1 @@
+"""What experiments measure with: counters, probes, curvature, real weights, comparisons of runs."""
