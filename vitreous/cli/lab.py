@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from vitreous.cli.show import out, table
+from vitreous.cli.show import out, print_fitting, table
 from vitreous.lab.outcome import Outcome, Verdict
 from vitreous.lab.run import latest, run_all
 from vitreous.lab.table import NAMES, find
@@ -24,6 +24,8 @@ COLOURS = {Verdict.HOLDS: "green", Verdict.CARE: "yellow", Verdict.REFUTED: "red
 
 COLUMNS = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
 
+ONE_LINE: dict[str, Any] = {"no_wrap": True, "overflow": "ellipsis"}
+
 
 def lab(folder: Path = Path("runs/lab")) -> None:
     """Every claim that is put to the test, with its verdict where it was run.
@@ -33,10 +35,12 @@ def lab(folder: Path = Path("runs/lab")) -> None:
     """
     kept = {name: latest(name, folder) for name in NAMES}
     rows = [
-        (f"{find(name).number:2}", name, find(name).claim.title, verdict(found.verdict) if found else Text("–"))
+        (f"{find(name).number:2} {name}", verdict(found.verdict) if found else Text("–"), find(name).claim.title)
         for name, found in kept.items()
     ]
-    out.print(table("The laboratory", ("", "name", "claim", "verdict"), rows, left=4))
+    columns = ("claim", "verdict", "about")
+    short = table("The laboratory", columns[:2], [row[:2] for row in rows], left=2)
+    print_fitting(table("The laboratory", columns, rows, left=3), short)
     out.print(
         "[dim]vitreous lab run NAME --quick measures one in seconds, vitreous lab run all --quick every one in about "
         "five minutes.[/dim]"
@@ -73,7 +77,7 @@ def run(
         train_ahead(trial, jobs)
     outcomes = list(shown(run_all(chosen, trial, jobs=jobs, fresh=fresh), len(chosen)))
     write(outcomes, output / "lab.html", docs)
-    out.print(f"\n{len(outcomes)} claims: {tally(outcomes)}. The page with figures: {output / 'lab.html'}")
+    out.print(f"\n{tally(outcomes).capitalize()}. The page with figures: {output / 'lab.html'}", soft_wrap=True)
     if any(outcome.verdict is Verdict.BROKEN for outcome in outcomes):
         raise SystemExit(1)
 
@@ -96,7 +100,7 @@ def shown(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
         for outcome in outcomes:
             line = Text.assemble(f"{find(outcome.name).number:2} {outcome.name:<24} ", verdict(outcome.verdict, 16))
             line.append(f"{outcome.seconds:5.1f} s  ", "dim").append(decided(outcome), "dim")
-            progress.console.print(line, soft_wrap=not out.is_terminal, no_wrap=True, overflow="ellipsis")
+            progress.console.print(line, soft_wrap=not out.is_terminal, **(ONE_LINE if out.is_terminal else {}))
             progress.advance(task)
             yield outcome
 

@@ -38,8 +38,20 @@ def decided(outcome: Outcome) -> str:
 
 
 def tally(outcomes: Iterable[Outcome]) -> str:
-    """20 hold, 23 hold with care, 15 are refuted."""
+    """Of 60 claims 5 hold, 42 hold with care, 13 are refuted."""
     counts = Counter(outcome.verdict for outcome in outcomes)
-    plural = {Verdict.HOLDS: "hold", Verdict.CARE: "hold with care", Verdict.REFUTED: "are refuted"}
-    plural |= {Verdict.OPEN: "are undecided", Verdict.MISSING: "were not run", Verdict.BROKEN: "are broken"}
-    return ", ".join(f"{counts[verdict]} {word}" for verdict, word in plural.items() if counts[verdict])
+    if counts.total() == 1:
+        (verdict,) = counts
+        return f"one claim: {verdict}"
+    said = ", ".join(f"{counts[verdict]} {word}" for verdict, word in SEVERAL.items() if counts[verdict])
+    return f"of {counts.total()} claims {said}"
+
+
+SEVERAL = {
+    Verdict.HOLDS: "hold",
+    Verdict.CARE: "hold with care",
+    Verdict.REFUTED: "are refuted",
+    Verdict.OPEN: "are undecided",
+    Verdict.MISSING: "were not run",
+    Verdict.BROKEN: "are broken",
+}

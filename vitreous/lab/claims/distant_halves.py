@@ -21,8 +21,8 @@ CLAIM = Claim(
     "because it takes each half for an object. A ViT matches the halves across the whole picture and counts correctly.",
     sources=(Source.PRINCIPLES,),
     formula="",
-    right="A CNN fails where no unit sees both halves and the answers of its units are only added up. Within its field "
-    "it is the better of the two, and a layer that mixes what was pooled, or more stages, would lift the limit.",
+    right="A CNN fails where no unit sees both halves and what its units say is only added up. Well inside its field "
+    "it matches them as well, and more stages, or a layer that mixes what was pooled, would lift the limit.",
     right_formula="",
     meaning="Compare the distance of what belongs together with the field of your network. If the field is smaller, "
     "one attention layer or an MLP after pooling is enough; attention everywhere is not needed for that.",

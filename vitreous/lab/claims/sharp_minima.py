@@ -67,7 +67,7 @@ def early_loss(run: Trained) -> float:
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    number, steps = trial.choose((64, 12), (256, 30))
+    number, steps = trial.choose((64, 12), (128, 16))
     pairs = [[trained(trial, name, seed) for name in ("base", "cnn")] for seed in seeds(trial, "base")]
     found = [[sharpness(run, number, steps) for run in pair] for pair in pairs]
     for which, kind in enumerate(("ViT", "CNN")):
