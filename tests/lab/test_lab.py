@@ -36,7 +36,7 @@ def test_a_claim_says_what_a_reader_needs(name):
     claim = find(name).claim
     assert claim.sources
     for text in (claim.statement, claim.right, claim.meaning):
-        assert text[-1] in ".?!", f"{name}: a sentence ends: {text[-20:]!r}"
+        assert text.rstrip(")")[-1] in ".?!", f"{name}: a sentence ends: {text[-20:]!r}"
         assert "  " not in text
     assert claim.title[0].isupper()
     assert not claim.title.endswith(".")
@@ -69,6 +69,7 @@ def test_a_kept_result_does_not_serve_other_circumstances(tmp_path):
     assert read(NAME, trial) is None
 
 
+@pytest.mark.slow
 def test_processes_find_what_one_process_finds(tmp_path, outcome):
     names = [NAME, "temperature"]
     found = {each.name: each for each in run_all(names, replace(QUICK, folder=tmp_path), jobs=2)}

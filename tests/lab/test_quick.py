@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.lab.selection import OFTEN
 from tests.shared import DEIT_TINY, SHARED, need_shared
 from vitreous.lab.outcome import Verdict
 from vitreous.lab.run import run
@@ -9,14 +10,6 @@ from vitreous.lab.table import NAMES, find
 from vitreous.lab.trial import Trial
 from vitreous.lab.words import decided
 
-#: In every `make test`: claims that take little and measure many parts. The others are in `make test-all`.
-OFTEN = {
-    "diagonal_query", "temperature", "permutation", "dot_product_variance", "attention_macs", "quadratic_term",
-    "activation_memory", "doubled_side", "window_cost", "layer_norm", "drop_path", "cutmix", "cosine_schedule",
-    "relative_bias", "distillation_loss", "truncated_normal", "attention_distance", "rollout", "shifted_windows",
-    "performer", "cross_covariance", "deformable", "local_attention", "spatial_reduction", "batch_first", "final_norm",
-    "norm_placement", "low_pass", "softmax_saturation",
-}  # fmt: skip
 ON_REAL_WEIGHTS = (
     "quantisation", "attention_distance", "rollout", "low_pass", "layers_near_to_far", "heads_specialise",
     "attention_spectrum", "attention_rank", "attention_eigenvalues",

@@ -84,7 +84,7 @@ def fit(model: ViT, pictures: Tensor, steps: int) -> None:
 
 def cases(trial: Trial) -> Iterator[Case]:
     """The theorem says that suitable weights exist: the best of several fits counts."""
-    steps, seeds, widths = trial.choose(160, 500), range(trial.choose(1, 3)), trial.choose((4, 16), (4, 8, 16, 32, 64))
+    steps, seeds, widths = trial.choose(160, 500), range(trial.choose(1, 2)), trial.choose((4, 16), (4, 8, 16, 32, 64))
     for depth, position in trial.choose(WITH_AND_WITHOUT, ((1, "sincos_2d"), *WITH_AND_WITHOUT)):
         blind = position == "none"
         group = f"{depth} block{'s' * (depth > 1)}{', no positions' * blind}"
