@@ -15,7 +15,8 @@ def as_svg(tex: str) -> str:
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
 
-    path = TextPath((0, 0), f"${tex}$", size=EM, prop=FontProperties(math_fontfamily="cm"))
+    displayed = tex.replace(r"\frac", r"\dfrac")  # a fraction in a line of text would be small
+    path = TextPath((0, 0), f"${displayed}$", size=EM, prop=FontProperties(math_fontfamily="cm"))
     box = path.get_extents()
     width, height = box.width + 2, box.height + 2
     drawn = " ".join(step(list(vertices), int(code)) for vertices, code in path.iter_segments(curves=True))

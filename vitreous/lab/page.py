@@ -31,11 +31,9 @@ dl.told dd { margin: 0 }
 .formula { display: block; margin: 0.5rem 0 0.2rem; max-width: 100%; height: auto }
 .source { font-size: 0.85rem }
 .contents { margin-top: 1.25rem }
-.contents td { vertical-align: top }
 .contents a { color: inherit }
-.contents th, .source { font-size: 0.85rem }
-.contents { margin-top: 1.25rem }
-.contents td { padding: 0.3rem 1rem 0.3rem 0; text-align: left; border-bottom: 1px solid var(--line) }
+.contents th, .contents td { padding: 0.3rem 1rem 0.3rem 0; text-align: left; vertical-align: top;
+  border-bottom: 1px solid var(--line) }
 td.agrees { color: #1a7f4e }
 td.disagrees { color: #b3321b }
 @media (prefers-color-scheme: dark) { td.agrees { color: #4cc38a } td.disagrees { color: #ff8a70 } }

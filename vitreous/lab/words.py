@@ -38,20 +38,21 @@ def decided(outcome: Outcome) -> str:
 
 
 def tally(outcomes: Iterable[Outcome]) -> str:
-    """Of 60 claims 5 hold, 42 hold with care, 13 are refuted."""
+    """Of 60 claims 1 holds, 46 hold with care, 13 are refuted."""
     counts = Counter(outcome.verdict for outcome in outcomes)
     if counts.total() == 1:
         (verdict,) = counts
         return f"one claim: {verdict}"
-    said = ", ".join(f"{counts[verdict]} {word}" for verdict, word in SEVERAL.items() if counts[verdict])
+    said = ", ".join(f"{counts[each]} {words[counts[each] > 1]}" for each, words in SAID.items() if counts[each])
     return f"of {counts.total()} claims {said}"
 
 
-SEVERAL = {
-    Verdict.HOLDS: "hold",
-    Verdict.CARE: "hold with care",
-    Verdict.REFUTED: "are refuted",
-    Verdict.OPEN: "are undecided",
-    Verdict.MISSING: "were not run",
-    Verdict.BROKEN: "are broken",
+#: Of one claim, and of several.
+SAID = {
+    Verdict.HOLDS: ("holds", "hold"),
+    Verdict.CARE: ("holds with care", "hold with care"),
+    Verdict.REFUTED: ("is refuted", "are refuted"),
+    Verdict.OPEN: ("is undecided", "are undecided"),
+    Verdict.MISSING: ("was not run", "were not run"),
+    Verdict.BROKEN: ("is broken", "are broken"),
 }

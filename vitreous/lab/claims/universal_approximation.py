@@ -25,7 +25,7 @@ CLAIM = Claim(
     right_formula=r"\sup_x | f(x) - F(x) | \geq \frac{1}{2} ( \max f - \min f ) \quad \mathrm{without\ positions}",
     meaning="Capacity is rarely what a small ViT lacks: the theorem says that suitable weights exist, not that "
     "training finds them or how much data it takes. Leave positions out only if the answer must not depend on place.",
-    axes=Axes("width of the model", "largest error / range of the function", log="x"),
+    axes=Axes("width of the model", "largest error / range of the function", log="xy"),
 )
 WITH_AND_WITHOUT = ((2, "sincos_2d"), (2, "none"))
 EPSILON = 0.1  # of the function's range
