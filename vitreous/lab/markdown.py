@@ -1,9 +1,13 @@
-"""Results as Markdown with small figures, for a repository: an index, and a page for each part."""
+"""Results as Markdown with small figures, for a repository: an index, and a page for each part.
+
+``python -m vitreous.lab.markdown docs/lab`` writes the pages again from the results that are kept there.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,19 +25,25 @@ MARKS = {"agrees": "agrees", "disagrees": "**disagrees**", "open": "open"}
 
 def write_pages(folder: Path, outcomes: Sequence[Outcome]) -> None:
     """README.md, formulas.md …; figures/NAME.png and results/NAME.json beside them."""
-    ordered = sorted(outcomes, key=lambda outcome: NAMES.index(outcome.name))
     for part in ("figures", "results"):
         (folder / part).mkdir(parents=True, exist_ok=True)
-    for outcome in ordered:
+    for outcome in outcomes:
         content = json.dumps(outcome.to_json(), indent=1) + "\n"
         write_atomically(folder / "results" / f"{outcome.name}.json", content.encode())
         if outcome.cases:
             write_atomically(folder / "figures" / f"{outcome.name}.png", picture(find(outcome.name), outcome))
-    write_atomically(folder / "README.md", index(ordered).encode())
+    for name, text in pages(outcomes).items():
+        write_atomically(folder / name, text.encode())
+
+
+def pages(outcomes: Sequence[Outcome]) -> dict[str, str]:
+    """Their names and texts."""
+    ordered = sorted(outcomes, key=lambda outcome: NAMES.index(outcome.name))
+    texts = {"README.md": index(ordered)}
     for part, names in PARTS.items():
-        members = [outcome for outcome in ordered if outcome.name in names]
-        text = "\n\n".join([f"# {part}", "[All verdicts](README.md)", *map(section, members)]) + "\n"
-        write_atomically(folder / f"{part.lower()}.md", text.encode())
+        members = [section(outcome) for outcome in ordered if outcome.name in names]
+        texts[f"{part.lower()}.md"] = "\n\n".join([f"# {part}", "[All verdicts](README.md)", *members]) + "\n"
+    return texts
 
 
 def read_results(folder: Path) -> list[Outcome]:
@@ -109,3 +119,8 @@ def case_row(case: Case) -> str:
 def cell(text: str) -> str:
     """Text that stays inside its cell."""
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    home = Path(sys.argv[1])
+    write_pages(home, read_results(home))
