@@ -6,10 +6,9 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ def run(name: str, trial: Trial) -> Outcome:
     missing = [need for need in experiment.claim.needs if not trial.has(need)]
     cases = () if missing else tuple(experiment.cases(trial))
     seconds = time.perf_counter() - start
-    return Outcome(name, cases, trial.quick, round(seconds, 1), trial.series, tuple(trial.left_out), made(trial))
+    return Outcome(name, cases, trial.quick, round(seconds, 1), trial.series, tuple(trial.left_out), made(name, trial))
 
 
 def run_all(names: Sequence[str], trial: Trial, *, jobs: int, fresh: bool = False) -> Iterator[Outcome]:
@@ -76,19 +75,24 @@ def key(experiment: Experiment, trial: Trial) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files) + repr(given).encode()).hexdigest()[:16]
 
 
-def made(trial: Trial) -> dict[str, Any]:
+def made(name: str, trial: Trial) -> dict[str, Any]:
     """How to make a result again."""
     import torch
 
-    given = asdict(trial)
     return {
-        "command": " ".join(["vitreous", *sys.argv[1:]]) if Path(sys.argv[0]).stem == "vitreous" else "",
+        "command": command(name, trial),
         "commit": commit(),
         "seeds": len(trial.seeds),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "with": [name for name in ("weights", "photos", "cifar") if given[name]],
     }
+
+
+def command(name: str, trial: Trial) -> str:
+    """What to type; of files and folders the last name, since they lie elsewhere for others."""
+    given = {option: Path(getattr(trial, option)).name for option in ("weights", "photos", "cifar")}
+    options = [f"--{option} {value}" for option, value in given.items() if value]
+    return " ".join(["vitreous lab run", name, *(["--quick"] if trial.quick else []), *options])
 
 
 def commit() -> str:
