@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from math import ceil, log10
 from typing import TYPE_CHECKING, Any
@@ -38,11 +38,15 @@ def over_an_axis(cases: Sequence[Case], names: Axes) -> Figure:
     """A line of dots for each group; what was predicted is drawn in the group's colour where there are several."""
     figure, (axis,) = side_by_side(1, width=6.8, height=3.3)
     groups = {name: list(members) for name, members in groupby(cases, key=lambda case: case.group)}
+    alone = len(groups) == 1
     for (name, members), (colour, _) in zip(groups.items(), LINES * (1 + len(groups)), strict=False):
-        alone = len(groups) == 1
-        predicted(axis, members, "document", DOCUMENT if alone else {**DOCUMENT, "color": colour})
-        predicted(axis, members, "right", RIGHT if alone else {**RIGHT, "color": colour})
+        for which, style in (("document", DOCUMENT), ("right", RIGHT)):
+            if not shared(groups.values(), which):
+                predicted(axis, members, which, style if alone else {**style, "color": colour})
         dots(axis, members, INK if alone else colour, name or "measured")
+    for which, style in (("document", DOCUMENT), ("right", RIGHT)):
+        if shared(groups.values(), which):
+            predicted(axis, cases, which, {**style, "color": INK})
     axis.set_xlabel(names.x)
     axis.set_ylabel(names.y)
     scale(axis, [place(case) for case in cases], names.log)
@@ -66,10 +70,20 @@ def scale(axis: axes.Axes, places: Sequence[float], log: str) -> None:
         axis.set_xticks([], minor=True)
 
 
+def points(cases: Sequence[Case], which: str) -> dict[float, float]:
+    """Where a prediction lies, by its place."""
+    return {place(case): getattr(case, which).value for case in cases if isinstance(getattr(case, which), Near)}
+
+
+def shared(groups: Collection[Sequence[Case]], which: str) -> bool:
+    """Whether several groups have the very same prediction, which is then drawn once, as nobody's own."""
+    lines = [points(members, which) for members in groups]
+    return len(lines) > 1 and bool(lines[0]) and all(line == lines[0] for line in lines)
+
+
 def predicted(axis: axes.Axes, cases: Sequence[Case], which: str, style: dict[str, Any]) -> None:
-    points = [(place(case), getattr(case, which).value) for case in cases if isinstance(getattr(case, which), Near)]
-    if points:
-        axis.plot(*zip(*points, strict=True), **style)
+    if line := points(cases, which):
+        axis.plot(list(line), list(line.values()), **style)
 
 
 def dots(axis: axes.Axes, cases: Sequence[Case], colour: str, name: str) -> None:

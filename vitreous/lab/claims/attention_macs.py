@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitreous.cost import cost
-from vitreous.explain.report_figures import INK
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import exactly
-from vitreous.lab.figures import DOCUMENT, over_an_axis, place
 from vitreous.lab.instruments.counting import counted_macs
 from vitreous.lab.prediction import Near
 from vitreous.lab.trial import Trial
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from vitreous.lab.outcome import Outcome
 
 CLAIM = Claim(
     title="The MACs of attention",
@@ -73,13 +66,3 @@ def cases(trial: Trial) -> Iterator[Case]:
     mixer = exactly(ours.parts["mixer"].macs / counted["layers.0.mixer"])
     yield Case("vt.cost / counted, attention", mixer, right=Near(1.0, 1e-9))
     yield Case("vt.cost / counted, whole model", exactly(ours.macs / counted[""]), right=Near(1.0, 1e-9))
-
-
-def draw(outcome: Outcome) -> Figure:
-    """The usual figure; what the text says is the same for all groups, so it is drawn in ink."""
-    assert CLAIM.axes
-    placed = [case for case in outcome.cases if case.at is not None]
-    figure = over_an_axis(placed, CLAIM.axes)
-    said = {place(case): case.document.value for case in placed if case.document}
-    figure.axes[0].plot(list(said), list(said.values()), **{**DOCUMENT, "color": INK, "linewidth": 1.8})
-    return figure

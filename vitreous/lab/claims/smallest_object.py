@@ -6,22 +6,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from math import log
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from vitreous.explain.report_figures import INK
 from vitreous.lab.claim import Axes, Case, Claim, Source
-from vitreous.lab.figures import DOCUMENT, over_an_axis, place
 from vitreous.lab.prediction import near
 from vitreous.lab.trial import Trial
 from vitreous.layers.patch import PatchEmbed
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from vitreous.lab.outcome import Outcome
 
 CLAIM = Claim(
     title="The smallest object that a patch shows",
@@ -131,13 +123,3 @@ def cases(trial: Trial) -> Iterator[Case]:
                 at=p if name != READOUT else None,  # its dots would lie on the filter's
                 group=name,
             )
-
-
-def draw(outcome: Outcome) -> Figure:
-    """The usual figure; what the text says is the same for all groups, so it is drawn in ink."""
-    assert CLAIM.axes
-    placed = [case for case in outcome.cases if case.at is not None]
-    figure = over_an_axis(placed, CLAIM.axes)
-    said = {place(case): case.document.value for case in placed if case.document}
-    figure.axes[0].plot(list(said), list(said.values()), **{**DOCUMENT, "color": INK, "linewidth": 1.8})
-    return figure
