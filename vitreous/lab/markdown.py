@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 
 from vitreous.explain.inline import any_script
-from vitreous.lab.claim import Case
+from vitreous.lab.claim import Case, Source
 from vitreous.lab.outcome import Outcome
 from vitreous.lab.table import NAMES, PARTS, Experiment, find
 from vitreous.lab.words import RULE, decided, measured, tally
@@ -66,6 +66,7 @@ def index(outcomes: Sequence[Outcome]) -> str:
         "# The laboratory",
         f"What textbooks state about vision transformers, put to the test: {tally(outcomes)}.",
         RULE,
+        f"The texts are five teaching documents: {'; '.join(Source)}.",
         "`vitreous lab run all` makes all of this again, `vitreous lab run NAME --quick` one claim in seconds. "
         "Beside each figure lies a JSON with its numbers, and how they were made, in `results/`. "
         "[Twelve review questions](questions.md) are answered with these results.",
@@ -102,7 +103,8 @@ def section(outcome: Outcome) -> str:
 
 
 def display(tex: str) -> str:
-    return f"$$ {tex} $$" if tex else ""
+    """In a fence: between dollars Markdown would eat backslashes."""
+    return f"```math\n{tex}\n```" if tex else ""
 
 
 def case_table(cases: Sequence[Case]) -> str:

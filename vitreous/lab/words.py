@@ -8,15 +8,20 @@ from collections.abc import Iterable
 from vitreous.lab.estimate import Estimate
 from vitreous.lab.outcome import Outcome, Verdict
 from vitreous.lab.prediction import number
+from vitreous.lab.table import find
+
+LINE = "\n"
 
 #: How verdicts come about; it stands on top of every page.
 RULE = (
-    "A claim is tested in several cases. Each has a prediction with its tolerance, taken from the text, and a "
-    "measurement with its 95 % interval. The two agree when the interval lies inside what was predicted, and disagree "
-    "when it lies outside; where it reaches over the border the case is open. A claim holds when all its cases agree, "
-    "holds with care when only some do, is refuted when none does and at least one disagrees, and is undecided "
-    "otherwise. No verdict is typed in. What is known to be right is predicted too: a measurement that contradicts it "
-    "means that the experiment is broken, which is said instead of a verdict."
+    "A claim is tested in several cases. Each has a prediction, which is our reading of the text, with a tolerance "
+    "that we chose (the claim's file shows both), and a measurement with its 95 % interval. Where a claim tells how a "
+    "published method works, what is measured is this library's implementation of it, which is tested against public "
+    "ones. Prediction and measurement agree when the interval lies inside what was predicted, and disagree when it "
+    "lies outside; where it reaches over the border the case is open. A claim holds when all its cases agree, holds "
+    "with care when only some do, is refuted when none does and at least one disagrees, and is undecided otherwise. "
+    "No verdict is typed in. What we hold to be right is predicted too: a measurement that contradicts it means that "
+    "the experiment is broken, which is said instead of a verdict."
 )
 
 
@@ -32,9 +37,11 @@ def decided(outcome: Outcome) -> str:
     case = outcome.deciding
     if case is None:
         return "; ".join(outcome.left_out) or "nothing was measured"
+    axes = find(outcome.name).claim.axes
+    label = f"{axes.y.replace(LINE, ' ')}, {case.label}" if axes and case.at is not None else case.label
     if outcome.verdict is Verdict.BROKEN:
-        return f"{case.label}: {case.right} is right, and {measured(case.measured)} was measured"
-    return f"{case.label}: the text says {case.document}, measured {measured(case.measured)}"
+        return f"{label}: {case.right} is right, and {measured(case.measured)} was measured"
+    return f"{label}: the text says {case.document}, measured {measured(case.measured)}"
 
 
 def tally(outcomes: Iterable[Outcome]) -> str:

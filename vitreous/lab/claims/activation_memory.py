@@ -35,8 +35,8 @@ CLAIM = Claim(
     "linear from the start.",
     right_formula=r"O(h n^2 + n d) \; \mathrm{explicit}, \quad O(n d) \; \mathrm{fused}",
     meaning="Use fused attention first: it removes the square without computing a block twice. Checkpointing then "
-    "divides the linear rest by about the depth. With explicit attention (to look at the weights, say) one layer alone "
-    "can exhaust the memory of a large picture, checkpointed or not.",
+    "keeps one input per block, and the activations of one block at a time. With explicit attention (to look at the "
+    "weights, say) one layer alone can exhaust the memory of a large picture, checkpointed or not.",
 )
 
 

@@ -20,11 +20,11 @@ CLAIM = Claim(
     "twelve blocks of width 768.",
     sources=(Source.MODERN,),
     formula=r"n = \frac{H}{4} \cdot \frac{W}{4}",
-    right="A stem leaves as many tokens as its stride says. Two convolutions of stride 2 leave 3,136 at 224 pixels, "
+    right="A stem leaves as many tokens as its stride says: fewer than pixels, not fewer than patches. Two convolutions of stride 2 leave 3,136 at 224 pixels, "
     "sixteen times as many as patches of 16. CvT's stem does so too; it is affordable because its first stage is "
     "narrow, and later stages stride on.",
     right_formula=r"n_{1/4} = 16 \, n_{1/16}",
-    meaning="The model as the text writes it costs some twenty-five times as much as ViT-B/16. Count a stem's total "
+    meaning="The model as the text writes it costs twenty-six times as much as ViT-B/16. Count a stem's total "
     "stride, not its layers: convolve down to 1/16, or keep early stages narrow and short as CvT does.",
 )
 SIDE, PATCH, WIDTH = 224, 16, 768
@@ -63,10 +63,12 @@ def cost(model: Model) -> int:
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    (usual,) = token_counts(PATCHES)
+    (usual,), (of_the_text,) = token_counts(PATCHES), token_counts(TEXT)
     first, *_, last = token_counts(CVT)
+    yield Case("the text's stem: tokens ÷ pixels", exactly(of_the_text / SIDE**2),
+               document=AtMost(1.0), right=near(tokens(4) / PATCH**2, share=0.01))  # fmt: skip
     for name, count, stride, is_claimed in (
-        ("the text's stem", token_counts(TEXT)[0], 4, True),
+        ("the text's stem", of_the_text, 4, True),
         ("CvT-13's stem", first, 4, True),
         ("CvT-13's last stage", last, 16, False),
         ("a convolutional stem of stride 16", token_counts(SAME_STRIDE)[0], 16, False),

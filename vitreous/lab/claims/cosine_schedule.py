@@ -20,7 +20,7 @@ CLAIM = Claim(
     sources=(Source.FOUNDATIONS, Source.DEEP_DIVE),
     formula=r"\eta(t) = \eta_{base} \cos(\pi p), \quad p = \frac{t - T_{warmup}}{T_{total} - T_{warmup}}",
     right="Half a cosine, lifted to stay positive: it falls from η to its end once. All times have one unit, the "
-    "step: 300 epochs less 10,000 steps are −9,700 of nothing.",
+    "step: 300 epochs less 10,000 steps mix two units.",
     right_formula=r"\eta(t) = \eta_{min} + \frac{1}{2} (\eta_{base} - \eta_{min}) (1 + \cos \pi p)",
     meaning="A negative rate climbs the loss: the second half of training undoes the first. And a decay measured in "
     "the wrong unit never comes: the rate is still at 99.8 % when training ends. Plot the schedule before a long run.",
@@ -79,4 +79,4 @@ def cases(trial: Trial) -> Iterator[Case]:
                document=Near(0.0, 0.02), right=Near(left_over(EPOCHS, period), 0.02))  # fmt: skip
     yield Case("error left by descent with η · cos(π p)", exactly(error_left(document)),
                document=AtMost(0.1), right=AtLeast(0.5))  # fmt: skip
-    yield Case("error left by descent with our schedule", exactly(error_left(library)), right=AtMost(0.1))
+    yield Case("error left by descent with the library's schedule", exactly(error_left(library)), right=AtMost(0.1))

@@ -24,7 +24,7 @@ CLAIM = Claim(
     formula=r"L = \sum_i \left[ \alpha \, L_{class}(c_i, \hat{c}_{\sigma(i)}) +"
     r" 1[c_{\sigma(i)} \neq \emptyset] \, L_{box}(b_i, \hat{b}_{\sigma(i)}) \right]",
     right="The condition is on the target i itself, the only one that knows whether there is a box to learn. σ(i) "
-    "counts predictions: asked there, k objects among N slots are taught with probability k/N each.",
+    "counts predictions: asked there, each of k objects is taught with probability k/N.",
     right_formula=r"L = \sum_i \left[ \alpha \, L_{class}(c_i, \hat{c}_{\sigma(i)}) +"
     r" 1[c_i \neq \emptyset] \, L_{box}(b_i, \hat{b}_{\sigma(i)}) \right]",
     meaning="Mask the box loss by the targets, after matching. Masked at the wrong index most boxes are not taught, "
@@ -118,13 +118,13 @@ def overlap_at_last(indicator: Indicator, seed: int) -> float:
 
 def cases(trial: Trial) -> Iterator[Case]:
     taught, overlap = "objects whose box is taught at first", "overlap of boxes and objects in the end"
-    for name, indicator, known, good in (
-        ("condition on σ(i)", of_the_index, Near(right(), 0.1), AtMost(0.8)),
-        ("condition on the predicted class", of_the_prediction, AtMost(0.1), None),
-    ):
-        yield Case(f"{name}: {taught}", trial.repeat(partial(taught_at_first, indicator)),
-                   document=Near(document(), 0.05), right=known)  # fmt: skip
-        yield Case(f"{name}: {overlap}", trial.repeat(partial(overlap_at_last, indicator)),
-                   document=AtLeast(0.85), right=good)  # fmt: skip
+    yield Case(f"condition on σ(i), as printed: {taught}", trial.repeat(partial(taught_at_first, of_the_index)),
+               document=Near(document(), 0.05), right=Near(right(), 0.1))  # fmt: skip
+    yield Case(f"condition on σ(i), as printed: {overlap}", trial.repeat(partial(overlap_at_last, of_the_index)),
+               document=AtLeast(0.85), right=AtMost(0.8))  # fmt: skip
+    yield Case(f"read as the predicted class: {taught}", trial.repeat(partial(taught_at_first, of_the_prediction)),
+               right=AtMost(0.1))  # fmt: skip
+    yield Case(f"read as the predicted class: {overlap}", trial.repeat(partial(overlap_at_last, of_the_prediction)),
+               document=AtLeast(0.85))  # fmt: skip
     yield Case(f"condition on the target: {overlap}", trial.repeat(partial(overlap_at_last, of_the_target)),
                right=AtLeast(0.85))  # fmt: skip

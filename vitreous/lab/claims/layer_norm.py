@@ -51,7 +51,7 @@ def norms() -> Iterator[tuple[str, float, nn.Module]]:
     """What stands in our blocks: a name, ε and the norm."""
     block = PreNormBlock(WIDTH, nn.Identity(), nn.Identity(), norm_eps=1e-6)
     yield "LayerNorm of ViT, ε = 10⁻⁶", 1e-6, block.norm1
-    yield "norm over a whole picture, ε = 10⁻⁵", 1e-5, PictureNorm(WIDTH, eps=1e-5)
+    yield "norm over all channels and places of a picture, ε = 10⁻⁵", 1e-5, PictureNorm(WIDTH, eps=1e-5)
 
 
 def cases(trial: Trial) -> Iterator[Case]:

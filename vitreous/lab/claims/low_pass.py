@@ -86,22 +86,22 @@ def real_cases(trial: Trial) -> Iterator[Case]:
     trial.keep("share of fine detail by block", [float(value) for value in found["stream"].mean(dim=0)])
     stream = found["stream"]
     yield Case(
-        "DeiT-Tiny, attention: fine detail in what it gives ÷ in its values",
+        "DeiT-Tiny, attention: share of fine detail in its output ÷ in its values",
         change(found["values"], found["attention"]),
         document=AtMost(1.0),
         right=AtMost(1.0),
     )
     yield Case(
-        "DeiT-Tiny, MLPs: in what they give ÷ in what they are given",
+        "DeiT-Tiny, MLPs: share of fine detail in their output ÷ in their input",
         change(found["mlp in"], found["mlp out"]),
         document=AtMost(1.0),
     )
     yield Case(
-        "DeiT-Tiny, whole stack with its residuals: in the last tokens ÷ in the first",
+        "DeiT-Tiny, whole stack with residuals: share of fine detail in the last tokens ÷ in the first",
         change(stream[:, :1], stream[:, -1:]),
         document=AtMost(1.0),
     )
-    yield Case("DeiT-Tiny, fine detail in the last tokens", mean(stream[:, -1]), right=AtLeast(0.05))
+    yield Case("DeiT-Tiny: share of fine detail in the last tokens", mean(stream[:, -1]), right=AtLeast(0.05))
 
 
 def mean(values: Tensor) -> Estimate:

@@ -25,14 +25,15 @@ CLAIM = Claim(
     "the L²D term quickly becomes the bottleneck of the computation.",
     sources=(Source.PRINCIPLES, Source.PIXELS),
     formula=r"2 L^2 D > 4 L D^2 \quad \mathrm{for\ large} \; L",
-    right="It is half of the attention at N = 2D tokens and half of the whole block at N = 6D. ViT-B/16 gets there at "
-    "1,100 pixels a side; at 384 the term is a ninth. Narrow models, and small patches, get there sooner.",
+    right="It is half of the attention alone at N = 2D tokens, as the formula says, and half of the whole block at N = "
+    "6D. ViT-B/16 gets there at 630 and 1,100 pixels a side; at 384 the term is a ninth of the block. Narrow models, and small patches, get there sooner.",
     right_formula=r"\frac{2 N^2 D}{12 N D^2 + 2 N^2 D} = \frac{N}{N + 6D}",
     meaning="Compare your tokens with 6D before you reach for windows or linear attention: below that, most of the "
     "work is in projections and MLPs, which they leave as they are.",
     axes=Axes("side of the picture (pixels)", "share of a block's MACs in the L² term", log="x"),
 )
 PATCH = 16
+HIGH = 768  # pixels a side from which a resolution is called high here
 WIDTHS = {"vit_base_16": 768, "vit_tiny_16": 192}
 NAMES = {"vit_base_16": "ViT-B/16", "vit_tiny_16": "ViT-Ti/16"}
 
@@ -61,7 +62,7 @@ def cases(trial: Trial) -> Iterator[Case]:
         for side in trial.choose(quick=(224, 384, 1024), full=(224, 384, 512, 768, 1024, 1536, 2048)):
             macs = counted_macs(model, side, depth=1)
             products = macs["layers.0.mixer.attend"]
-            said = AtLeast(document()) if side > 224 else None  # of high resolution
+            said = AtLeast(document()) if side >= HIGH else None
             yield Case(
                 f"{NAMES[model]}, {side} px: share of the block",
                 exactly(products / macs["layers.0"]),

@@ -27,10 +27,11 @@ CLAIM = Claim(
     "training time faster than linearly.",
     sources=(Source.PIXELS,),
     formula=r"\mathrm{days} \propto \mathrm{parameters}^k, \; k > 1",
-    right="In the table itself days grow with a power of about 0.8, and its 13 bytes a parameter are not FP16 weights, "
-    "which take two, but nearer to what training with Adam holds. Operations for a picture grow in proportion to the "
-    "parameters; what grows faster is the cost of the published models, whose largest also have smaller patches.",
-    right_formula=r"\mathrm{days} \propto \mathrm{parameters}^{0.8}",
+    right="The table's own days, taking more than 30 as 30, grow with a power of about 0.8, and its 13 bytes a "
+    "parameter are not FP16 weights, which take two, but nearer to what training with Adam holds. Operations for a "
+    "picture grow in proportion to the parameters; what grows faster is the cost of the published models, whose largest "
+    "also have smaller patches.",
+    right_formula=r"\mathrm{operations} \propto \mathrm{parameters}",
     meaning="At one patch size, reckon with training cost in proportion to parameters × pictures, and with 16 to 18 "
     "bytes a parameter for AdamW beside the activations. Days without the number of chips tell nothing.",
 )
@@ -86,10 +87,10 @@ def cases(trial: Trial) -> Iterator[Case]:
     yield Case("the table's days: power of the parameters", fitted(MILLIONS, DAYS), AtLeast(1), AtMost(0.95))
     yield Case("the table's memory: power of the parameters", fitted(MILLIONS, GIGABYTES), Near(1, 0.15), Near(1, 0.15))
     bytes_each = mean_of([1e3 * g / m for g, m in zip(GIGABYTES, MILLIONS, strict=True)])
-    yield Case("the table's memory: bytes a parameter", bytes_each, Near(2, 0.5), Near(14, 4))
+    yield Case("the table's memory: bytes a parameter", bytes_each, right=Near(14, 4))
     base, huge = measure("vit_base_16"), measure("vit_huge_14")
     weights = near(right(base.parameters), share=0.01)
-    yield Case("ViT-B's weights in FP16: GB", exactly(base.gigabytes), near(document(86), share=0.1), weights)
+    yield Case("ViT-B's weights in FP16: GB (the table: 1.2)", exactly(base.gigabytes), right=weights)
     for name in trial.choose(quick=("large",), full=("large", "huge", "gigantic")):
         grown = growth(base, measure(f"vit_{name}_16"))
         label = f"operations counted, B/16 to {name[0].upper()}/16: power of the parameters"

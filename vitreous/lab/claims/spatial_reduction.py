@@ -27,7 +27,7 @@ CLAIM = Claim(
     "keys, but one convolution serves both, and the projection too becomes R² times cheaper.",
     right_formula=r"K', V' = \mathrm{LN}(\mathrm{Conv}_{R \times R}(X)) \, W_{K,V}",
     meaning="Reduce, then project: that saves half of the convolution's parameters and, with R = 8, two fifths of the "
-    "layer's products. The convolution has R²d² weights, which makes it by far the largest matrix of the block.",
+    "layer's products. The convolution has R²d² weights: with R = 8 by far the largest matrix of the block.",
     axes=Axes("reduction ratio R", "MACs of the layer, in units of n d²", log="x"),
 )
 SIDE, WIDTH = 56, 64  # PVT's first stage at 224 pixels

@@ -19,9 +19,9 @@ CLAIM = Claim(
     "training tokens, L layers of width d and n tokens in a picture.",
     sources=(Source.FOUNDATIONS,),
     formula=r"C = 6 N L d^2 + 12 L d^2 n",
-    right="A block has 12d² weights and not d², every token compares itself with n others, and each multiplication "
-    "counts six times: twice as an operation, once forward and twice backward. It is a cost and no allocation: what to "
-    "spend it on takes runs at equal cost, which are not made here.",
+    right="A block has 12d² weights and not d², every token compares itself with n others, and each "
+    "multiply-accumulate is two operations, done once forward and twice backward: six. It is a cost and no allocation: "
+    "what to spend it on takes runs at equal cost, which are not made here.",
     right_formula=r"C = 6 N L \, (12 d^2 + 2 n d)",
     meaning="With the text's formula a budget comes out at least twelve times too small. Six operations for each "
     "parameter and training token is the rule of thumb; add 12·n·L·d a token once pictures have more than d tokens.",

@@ -68,17 +68,20 @@ def growth(part: str) -> float:
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    yield Case("parameters of ViT-B/16 with twice the sides", exactly(growth("")),
+    yield Case("ViT-B/16, twice the sides: growth of all parameters", exactly(growth("")),
                document=near(document(2), share=0.02), right=near(1.0, share=0.02))  # fmt: skip
-    yield Case("its positions with twice the sides", exactly(growth("position")),
+    yield Case("ViT-B/16, twice the sides: growth of its positions", exactly(growth("position")),
                document=near(document(2), share=0.02), right=near(document(2), share=0.02))  # fmt: skip
     yield Case("shift by whole patches, no positions: change of the tokens", trial.repeat(partial(untrained, "none")),
                document=AtLeast(0.01), right=Near(0.0, 1e-4))  # fmt: skip
-    yield Case("shift by whole patches, learned positions", trial.repeat(partial(untrained, "learned")),
+    yield Case("shift by whole patches, learned positions: change of the tokens",
+               trial.repeat(partial(untrained, "learned")),
                document=AtLeast(0.01), right=AtLeast(0.003))  # fmt: skip
-    yield Case("shift by halves of patches, no positions", trial.repeat(partial(untrained, "none", share=0.5)),
+    yield Case("shift by 1 patch down and 1½ across, no positions: change of the tokens",
+               trial.repeat(partial(untrained, "none", share=0.5)),
                right=AtLeast(0.1))  # fmt: skip
     if trial.has("weights"):
         model, (images, _) = deit_tiny(trial), pictures(trial, trial.choose(4, 32))
-        yield Case("shift by whole patches, trained DeiT-Tiny", exactly(effect_of_shift(model, images, (32, 48), 16)),
+        yield Case("shift by whole patches, trained DeiT-Tiny: change of the tokens",
+                   exactly(effect_of_shift(model, images, (32, 48), 16)),
                    document=AtLeast(0.01), right=AtLeast(0.01))  # fmt: skip
