@@ -29,7 +29,7 @@ CLAIM = Claim(
     formula=r"\mathrm{days} \propto \mathrm{parameters}^k, \; k > 1",
     right="The table's own days, taking more than 30 as 30, grow with a power of about 0.8, and its 13 bytes a "
     "parameter are not FP16 weights, which take two, but nearer to what training with Adam holds. Operations for a "
-    "picture grow in proportion to the parameters; what grows faster is the cost of the published models, whose largest "
+    "picture grow in proportion to the parameters; what grows faster is the cost of published models, whose largest "
     "also have smaller patches.",
     right_formula=r"\mathrm{operations} \propto \mathrm{parameters}",
     meaning="At one patch size, reckon with training cost in proportion to parameters × pictures, and with 16 to 18 "

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import Estimate, bootstrap
 from vitreous.lab.instruments.real import deit_tiny, pictures, traces
-from vitreous.lab.prediction import AtMost, near
+from vitreous.lab.prediction import AtMost, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 
