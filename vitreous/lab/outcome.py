@@ -83,7 +83,13 @@ def case_from_json(found: dict[str, Any]) -> Case:
 
 
 def distance(case: Case, prediction: Any) -> float:
-    """How far a measurement lies from a prediction, in tolerances or, for bounds, in shares of the bound."""
-    scale = prediction.within if isinstance(prediction, Near) else abs(prediction.value)
-    gap = abs(case.measured.value - prediction.value) / (scale or 1e-12)
-    return gap if prediction.judge(case.measured) is Agreement.DISAGREES else 0.0
+    """How far a measurement lies from a prediction: in tolerances or, for bounds, in shares of the bound.
+
+    A bound of zero has no shares: there the half width of the interval is the unit.
+    """
+    found = case.measured
+    if prediction.judge(found) is not Agreement.DISAGREES:
+        return 0.0
+    bound = max(abs(prediction.value), (found.high - found.low) / 2) or abs(found.value)
+    scale = prediction.within if isinstance(prediction, Near) else bound
+    return abs(found.value - prediction.value) / (scale or 1e-12)

@@ -1,4 +1,4 @@
-"""The head's width bounds the rank of the logits; a softmax of them has full rank, and low rank is no sign of focus."""
+"""The head's width bounds the rank of the logits; a softmax of them can have full rank; low rank is no focus."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ CLAIM = Claim(
     "shows that attention focuses on a few positions.",
     sources=(Source.FOUNDATIONS,),
     formula=r"\mathrm{rank}(A) \leq \min(n, d)",
-    right="The bound holds for QKᵀ, before the softmax; after it the rank is n. And heads that focus less tend to "
-    "have the lower effective rank: looking at all keys evenly has rank 1, every query on its own key full rank.",
-    right_formula=r"\mathrm{rank}(Q K^\top) \leq \min(n, d), \quad \mathrm{rank}(\mathrm{softmax}(Q K^\top)) = n",
+    right="The bound holds for QKᵀ, before the softmax; after it the rank can be n, and is n for random and trained "
+    "heads. And heads that focus less tend to have the lower effective rank: looking at all keys evenly has rank 1, "
+    "every query on its own key full rank.",
+    right_formula=r"\mathrm{rank}(Q K^\top) \leq \min(n, d), \quad \mathrm{rank}(\mathrm{softmax}(Q K^\top)) \leq n",
     meaning="A narrow head limits what it can prefer, not how many patterns its weights can have. Read focus from the "
     "entropy of the rows; low effective rank says that queries look at the same things, be they few or all.",
 )

@@ -24,8 +24,8 @@ CLAIM = Claim(
     formula=r"L = -\frac{1}{2} E \left[ \log \frac{\exp(\mathrm{sim}(v, t_+) / \tau)}"
     r"{\sum_{t'} \exp(\mathrm{sim}(v, t') / \tau)} \right]",
     right="The half belongs to a mean of two such terms: every picture looks for its caption, and every caption for "
-    "its picture. With one term alone it costs nothing if a picture lies closer to every caption than all "
-    "other pictures do.",
+    "its picture. With one term alone it costs nothing if a picture lies closer to every caption than all other "
+    "pictures do.",
     right_formula=r"L = -\frac{1}{2 n} \sum_i \left[ \log \frac{e^{s_{ii} / \tau}}{\sum_j e^{s_{ij} / \tau}} +"
     r" \log \frac{e^{s_{ii} / \tau}}{\sum_j e^{s_{ji} / \tau}} \right]",
     meaning="Use both directions: it costs one more softmax. What one direction costs depends on the data; here, where "

@@ -25,9 +25,9 @@ CLAIM = Claim(
     "and the teacher.",
     sources=(Source.FOUNDATIONS,),
     formula=r"L = \alpha \, L_{CE}(y, y_{gt}) + (1 - \alpha) \, L_{KL}(\sigma(z_s / T), \sigma(z_t / T))",
-    right="The divergence is multiplied by T², since its gradient falls as 1/T², and in the usual form the "
-    "teacher comes first. In DeiT the labels teach the class "
-    "token's head and the teacher that of the distillation token; their mean is the answer.",
+    right="The divergence is multiplied by T², since its gradient falls as 1/T², and in the usual form the teacher "
+    "comes first. In DeiT the labels teach the class token's head and the teacher that of the distillation token; "
+    "their mean is the answer.",
     right_formula=r"L = \alpha \, L_{CE}(y, y_{gt}) + (1 - \alpha) \, T^2"
     r" \, L_{KL}(\sigma(z_t / T) \, \| \, \sigma(z_s / T))",
     meaning="Without T² a temperature of 4 leaves a sixteenth of the teacher's pull, and whoever tunes T tunes the "

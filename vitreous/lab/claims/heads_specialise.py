@@ -26,12 +26,14 @@ CLAIM = Claim(
     "that are most discriminative for the classification.",
     sources=(Source.DEEP_DIVE, Source.PIXELS),
     formula="",
-    right="Before training all heads look everywhere, with a cosine of 0.99. In the first blocks of a trained DeiT-Tiny it "
-    "is a third of that; in the last ones, which look broadly, three quarters: weights are never negative, so broad heads "
-    "are alike by chance. Hiding the patches that the class token looks at costs the answer more than hiding others.",
+    right="Before training all heads look everywhere, with a cosine of 0.99 (half of it is the bound here). In the "
+    "first blocks of a trained DeiT-Tiny it is a third of that; in the last ones, which look broadly, three quarters: "
+    "weights are never negative, so broad heads are alike by chance. Hiding the patches that the class token looks at "
+    "costs the answer more than hiding others.",
     right_formula="",
-    meaning="Heads of the last blocks may be candidates for pruning or sharing (not tested here). The class token's map is a fair "
-    "first answer to where a model looks; compare it with random patches on your own pictures before you rely on it.",
+    meaning="Heads of the last blocks may be candidates for pruning or sharing (not tested here). The class token's "
+    "map is a fair first answer to where a model looks; compare it with random patches on your own pictures before you "
+    "rely on it.",
 )
 HALFWAY = 0.5  # from heads that share nothing, whose cosine is 0, to those of an untrained model, which all look alike
 

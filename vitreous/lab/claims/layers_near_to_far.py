@@ -32,11 +32,13 @@ CLAIM = Claim(
     sources=(Source.DEEP_DIVE, Source.PIXELS),
     formula="",
     right="Both are true of a trained DeiT-Tiny on the whole. But it is no steady rise: the first block looks farther "
-    "than the two that follow, and block 4 has a head at 0.83 of an even look (figure). Edges fade in the middle blocks, "
-    "colours stay readable to the end, and the class of a small picture is read best a few blocks before the end.",
+    "than the two that follow, and block 4 has a head at 0.83 of an even look (figure). Edges fade in the middle "
+    "blocks, colours stay readable to the end, and the class of a small picture is read best a few blocks before the "
+    "end.",
     right_formula="",
-    meaning="Take features from late blocks for classes, and from the first ones, or from several, for tasks that "
-    "need edges and colours. Early blocks bear windows better than late ones, but look at each head first: one of block 4 looks far.",
+    meaning="Take features from late blocks for classes, and from the first ones, or from several, for tasks that need "
+    "edges and colours. Early blocks bear windows better than late ones, but look at each head first: one of block 4 "
+    "looks far.",
 )
 NEAR = 0.75  # of the distance of an even look at everything
 PROBED = 112  # pixels a side: the pictures that are probed have 32

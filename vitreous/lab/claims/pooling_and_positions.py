@@ -22,11 +22,12 @@ CLAIM = Claim(
     "slightly better than sinusoidal ones.",
     sources=(Source.DEEP_DIVE, Source.FOUNDATIONS),
     formula=r"\mathrm{class\ token} > \mathrm{mean}, \mathrm{max}; \qquad \mathrm{learned} > \mathrm{sinusoidal}",
-    right="Neither is a law. What is certain: without positions a ViT cannot tell its patches apart from any "
-    "rearrangement of them.",
+    right="Neither is a law. In a short training learned positions are hardly learned (shuffled patches change few "
+    "answers), and sine waves, which are there from the start, do better. What is certain: without positions a ViT "
+    "cannot tell its patches apart from any rearrangement of them.",
     right_formula="",
-    meaning="Neither choice is worth a dispute: measure both, with several seeds. Where pictures of another size will "
-    "come, measure at that size as well, since learned positions have to be resampled for it.",
+    meaning="For a short training from scratch take sine waves; how to pool is not worth a dispute. Where pictures of "
+    "another size will come, measure at that size as well, since learned positions have to be resampled for it.",
 )
 
 RIVALS = {
@@ -67,5 +68,5 @@ def cases(trial: Trial) -> Iterator[Case]:
             yield Case(f"{RIVALS[name]}{where}", gain, document=AtLeast(0.0))
     blind, seeing = (changed_by_shuffling(trained(trial, name)) for name in ("no_positions", "base"))
     yield Case("no positions: answers changed by shuffled patches", exactly(blind), right=AtMost(0.01))
-    yield Case("learned positions: answers changed by shuffled patches", exactly(seeing), right=AtLeast(0.2))
+    yield Case("learned positions: answers changed by shuffled patches", exactly(seeing), right=AtLeast(0.02))
     yield learned(trained(trial, "base"), "the base run")

@@ -26,7 +26,8 @@ CLAIM = Claim(
     sources=(Source.PRINCIPLES, Source.PIXELS),
     formula=r"2 L^2 D > 4 L D^2 \quad \mathrm{for\ large} \; L",
     right="It is half of the attention alone at N = 2D tokens, as the formula says, and half of the whole block at N = "
-    "6D. ViT-B/16 gets there at 630 and 1,100 pixels a side; at 384 the term is a ninth of the block. Narrow models, and small patches, get there sooner.",
+    "6D. ViT-B/16 gets there at 630 and 1,100 pixels a side; at 384 the term is a ninth of the block. Narrow models, "
+    "and small patches, get there sooner.",
     right_formula=r"\frac{2 N^2 D}{12 N D^2 + 2 N^2 D} = \frac{N}{N + 6D}",
     meaning="Compare your tokens with 6D before you reach for windows or linear attention: below that, most of the "
     "work is in projections and MLPs, which they leave as they are.",

@@ -25,9 +25,9 @@ CLAIM = Claim(
     "token; its rows are the receptive fields of the tokens.",
     sources=(Source.PRINCIPLES, Source.FOUNDATIONS),
     formula=r"R = A^{(L)} A^{(L-1)} \cdots A^{(1)}",
-    right="Exact for attention without residuals, MLPs and projections of the values. But every factor averages, so that "
-    "after a dozen layers all rows are the same. In DeiT-Tiny, adding half of the identity keeps rows some two thousand "
-    "times further apart, and still far less than gradients do, which say what depends on what.",
+    right="Exact for attention without residuals, MLPs and projections of the values. But every factor averages, so "
+    "that after a dozen layers all rows are the same. In DeiT-Tiny, adding half of the identity keeps rows some two "
+    "thousand times further apart, and still far less than gradients do, which say what depends on what.",
     right_formula=r"R = \prod_l \frac{1}{2} (A^{(l)} + I)",
     meaning="The plain product shows the same map for every token: never read it as a token's receptive field. Rollout "
     "with the residual is better and still too even; for one token's sources use gradients or occlusion. It also shows "

@@ -27,11 +27,12 @@ CLAIM = Claim(
     sources=(Source.FOUNDATIONS, Source.MODERN),
     formula=r"\mathrm{accuracy} = \alpha - \beta N^{-\gamma}, \quad \mathrm{accuracy} \propto \log(\mathrm{pictures}),"
     r" \quad \log(\mathrm{accuracy}) = \alpha \log N + \beta",
-    right="Over a small range all three are smooth curves and fit about as well; they differ where they are "
-    "extrapolated. A power of the size, or a logarithm, has no upper limit and foretells more than 100 %.",
+    right="Four sizes do not settle which law is right: the one that saturates has three free numbers, and misses a "
+    "size that was left out by more than the straight lines do. But a power of the size, or a logarithm, has no upper "
+    "limit: somewhere it foretells more than 100 %.",
     right_formula=r"\mathrm{accuracy} = \alpha - \beta N^{-\gamma}, \quad \alpha \leq 1",
-    meaning="Fit a law that saturates, on runs with the same recipe, and trust it for a few doublings beyond what you "
-    "measured. Reading a straight line on log-log paper further than that promises what no model can keep.",
+    meaning="Take a law fitted to a few small runs for a description, not for a forecast: leave a size out and see "
+    "whether it is foretold. Reading a straight line on log-log paper much further promises what no model can keep.",
 )
 
 WIDTHS = ("width_quarter", "width_half", "base", "width_double")

@@ -24,8 +24,9 @@ CLAIM = Claim(
     right="The bounds of that call are absolute, −2 and 2 unless given: a hundred deviations. The weights are plainly "
     "normal, 4.6 % of them beyond 2σ.",
     right_formula=r"|w| \leq 2 = 100 \, \sigma",
-    meaning="Models started by this call (timm's, DeiT) were trained from plain normal weights, so leave the bounds as they "
-    "are to repeat them. A cut at 2σ needs a=−2·std, b=2·std, and makes the weights 12 % smaller than the std that you asked for.",
+    meaning="Models started by this call (timm's, DeiT) were trained from plain normal weights, so leave the bounds as "
+    "they are to repeat them. A cut at 2σ needs a=−2·std, b=2·std, and makes the weights 12 % smaller than the std "
+    "that you asked for.",
 )
 STD = 0.02
 
