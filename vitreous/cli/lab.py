@@ -42,8 +42,8 @@ def lab(folder: Path = Path("runs/lab")) -> None:
     short = table("The laboratory", columns[:2], [row[:2] for row in rows], left=2)
     print_fitting(table("The laboratory", columns, rows, left=3), short)
     out.print(
-        "[dim]vitreous lab run NAME --quick measures one in seconds, vitreous lab run all --quick every one in about "
-        "five minutes.[/dim]"
+        "[dim]vitreous lab run NAME --quick measures one in seconds, vitreous lab run all --quick every one in a "
+        "minute or two.[/dim]"
     )
 
 
@@ -62,7 +62,7 @@ def run(
 
     Args:
         names: Claims by name or number, or all.
-        quick: Fewer settings and seeds; everything takes about five minutes on two cores.
+        quick: Fewer settings and seeds; everything takes a minute or two on two cores.
         weights: DeiT-Tiny for the experiments on real weights: a file, or the public name deit_tiny_16.in1k.
         photos: A folder of photos for them, in folders by class; drawn scenes stand in where there is none.
         cifar: A folder with CIFAR-10 for the experiments that train; drawn scenes stand in where there is none.

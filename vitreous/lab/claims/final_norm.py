@@ -30,11 +30,10 @@ CLAIM = Claim(
     formula=r"y = \mathrm{head}(x_L), \quad x_{l+1} = x_l + F(\mathrm{LN}(x_l))",
     right="If anything it is the other way round: Post-LN ends with a norm, Pre-LN only ever adds to its stream. In a "
     "fresh model that grows as the root of the sum of the branches' squares (or more), somewhat faster than the root "
-    "of the depth. But small models, trained briefly, learn no worse without the final norm.",
+    "of the depth. Whether training suffers without the final norm, a few short runs do not settle.",
     right_formula=r"\|x_L\|^2 \approx \|x_0\|^2 + \sum_l \|F_l\|^2",
-    meaning="Skipping it breaks nothing by itself; it saves 2d parameters and ties the scale of the logits, and so "
-    "the best learning rate, to the depth. Keep it, and never drop it from trained weights: DeiT-Tiny's makes "
-    "the class token three times as large.",
+    meaning="Skipping it saves 2d parameters and ties the scale of the logits, and so the best learning rate, to the "
+    "depth. Keep it, and never drop it from trained weights: DeiT-Tiny's makes the class token three times as large.",
     axes=Axes("blocks", "root mean square before the classifier", log="x"),
 )
 SMALL = ViTConfig(image_size=(16, 16), patch_size=(4, 4), num_classes=10, dim=32, num_heads=2)
