@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import json
@@ -100,7 +99,15 @@ def train_one(trial: Trial, name: str, seed: int) -> tuple[str, int]:
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """One process at a time; the lock of one that is killed is free again."""
+    """One process at a time; the lock of one that is killed is free again.
+
+    Windows has no such locks: there two processes may train the same run, and the later one is kept.
+    """
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        yield
+        return
     with open(lock, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
