@@ -40,7 +40,6 @@ class Claim:
     right_formula: str  # in TeX; empty where the text's own is right or there is none
     meaning: str  # for somebody who builds a model
     axes: Axes | None = None  # for cases that have a place on a line; the others are drawn as rows
-    needs: tuple[str, ...] = ()  # "weights", "photos", "cifar": without them nothing of it can be measured
 
 
 @dataclass(frozen=True)

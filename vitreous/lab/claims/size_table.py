@@ -43,11 +43,6 @@ DAYS = (3, 7, 14, 30)
 CORE_DAYS = {"L/16": 680, "H/14": 2500}
 
 
-def document(millions: int) -> float:
-    """Gigabytes "in FP16", from the table."""
-    return dict(zip(MILLIONS, GIGABYTES, strict=True))[millions]
-
-
 def right(parameters: int) -> float:
     """Gigabytes of weights in FP16: two bytes each."""
     return 2 * parameters / 1e9
