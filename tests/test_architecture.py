@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "evaluate": {"models", "tasks", "data", "weights"},
     "explain": {"layers", "models", "weights", "data", "tasks"},
     "plan": {"cost", "models"},
-    "deploy": {"models", "weights", "data"},
+    "deploy": {"models", "layers", "weights", "data"},
     "recipes": EVERYTHING,
     "lab": EVERYTHING,
     "cli": EVERYTHING,
