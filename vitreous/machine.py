@@ -1,16 +1,89 @@
-"""What this machine can do safely, found out where a crash does no harm: in a process of its own."""
+"""What this machine can do safely, found out where a crash does no harm, and remembered.
+
+Some virtual machines announce instructions that end the process which uses them, and nothing can catch that. So a
+question about an instruction is put to a process of its own (:func:`survives`), once for every CPU and version of torch.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
+import json
+import os
+import platform
+import shutil
 import subprocess
 import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
 
-TRIAL = "import torch; a = torch.ones(512, 512, dtype=torch.bfloat16); assert (a @ a)[0, 0] == 512"
+BF16_PRODUCT = "import torch; a = torch.ones(512, 512, dtype=torch.bfloat16); assert (a @ a)[0, 0] == 512"
+
+
+def bf16_is_safe() -> bool:
+    """Whether torch's own products in bfloat16 survive on this CPU."""
+    return survives(BF16_PRODUCT)
 
 
 @functools.cache
-def bf16_is_safe() -> bool:
-    """Whether a product in bfloat16 survives on this CPU; on some virtual machines it ends the interpreter."""
-    trial = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, timeout=120, check=False)
-    return trial.returncode == 0
+def survives(program: str) -> bool:
+    """Whether a Python program ends well here; the answer is kept in the cache folder."""
+    question = hashlib.sha256("\n".join([cpu_name(), *sorted(cpu_flags()), version("torch"), program]).encode())
+    memory = cache_folder() / f"survives-{question.hexdigest()[:16]}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return bool(json.loads(memory.read_text())["survives"])
+    command = [sys.executable, "-c", program]
+    answer = subprocess.run(command, capture_output=True, timeout=300, check=False).returncode == 0
+    with contextlib.suppress(OSError):
+        write(memory, json.dumps({"survives": answer, "program": program, "cpu": cpu_name()}, indent=1))
+    return answer
+
+
+def write(path: Path, text: str) -> None:
+    """All of it or nothing."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(text)
+    os.replace(file.name, path)
+
+
+@functools.cache
+def cache_folder() -> Path:
+    """Where compiled code and answers are kept: $VITREOUS_CACHE, or ``vitreous`` in the user's cache folder.
+
+    A folder that cannot be written to is replaced by a temporary one, which lives as long as the process.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(os.environ.get("VITREOUS_CACHE") or Path(home, "vitreous"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="vitreous-"))
+
+
+@functools.cache
+def cpu_info() -> dict[str, str]:
+    """The first processor of /proc/cpuinfo, where there is one."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    except OSError:
+        return {}
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
+
+
+def cpu_name() -> str:
+    return cpu_info().get("model name") or platform.processor() or platform.machine()
+
+
+def cpu_flags() -> frozenset[str]:
+    """The instruction sets that the CPU announces, in Linux's words; without those that $VITREOUS_WITHOUT names."""
+    return frozenset(cpu_info().get("flags", "").split()) - set(os.environ.get("VITREOUS_WITHOUT", "").split(","))
+
+
+def c_compiler() -> str | None:
+    """The C compiler's path, if there is one."""
+    names = (os.environ.get("CC"), "gcc", "clang", "cc")
+    return next((path for name in names if name and (path := shutil.which(name))), None)
