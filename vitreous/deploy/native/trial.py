@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from vitreous.deploy.native.build import open_library
-from vitreous.deploy.native.linear import Kind, NativeLinear
+from vitreous.deploy.native.linear import KINDS, Kind, NativeLinear
 
 TOLERANCE: dict[Kind, float] = {"int16": 0.005, "int8": 0.05, "bf16": 0.02}
 
@@ -19,11 +19,8 @@ def main(path: str) -> None:
     torch.manual_seed(0)
     linear, x = nn.Linear(200, 72), torch.randn(150, 200)
     expected = linear(x)
-    for kind in kinds("tiles" if "amx" in Path(path).name else ""):
+    for kind in KINDS if "amx" in Path(path).name else ("int16", "int8"):
         error = (NativeLinear(linear, kind, library)(x) - expected).norm() / expected.norm()
         if not error < TOLERANCE[kind]:
             raise SystemExit(f"{kind}: relative error {error:.3f}")
 
-
-def kinds(level: str) -> tuple[Kind, ...]:
-    return ("int16", "int8", "bf16") if level else ("int16", "int8")

@@ -1,0 +1,270 @@
+"""Linear layers in small integers: exactly the arithmetic they promise, on every kind of CPU that can be had here."""
+
+import ctypes
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import vitreous as vt
+from vitreous import machine
+from vitreous.deploy.engine import Unfit
+from vitreous.deploy.native import build, calibrate, fallback, trial
+from vitreous.deploy.native.engine import linear_layers, prepare
+from vitreous.deploy.native.linear import NativeLinear, as_integers, rules
+
+EMULATED = Path(__file__).with_name("emulated_tiles.h")
+
+pytestmark = pytest.mark.skipif(machine.c_compiler() is None, reason="the kernel needs a C compiler")
+
+
+@pytest.fixture(autouse=True)
+def no_gradients():
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture(scope="module")
+def kernels(folder):
+    """The kernel for AVX2 where there is one, in plain C, and for AMX tiles that are emulated in plain C."""
+    levels = {"portable": build.compile_library("portable", folder=folder)}
+    levels["tiles"] = build.compile_library("portable", f'-DTILES="{EMULATED}"', folder=folder)
+    if build.LEVELS["avx2"][0] <= machine.cpu_flags():
+        levels["avx2"] = build.compile_library("avx2", folder=folder)
+    return {level: build.open_library(path) for level, path in levels.items()}
+
+
+@pytest.fixture(params=["portable", "tiles", "avx2"])
+def kernel(request, kernels):
+    if request.param not in kernels:
+        pytest.skip("this CPU has no AVX2")
+    return request.param, kernels[request.param]
+
+
+def promised(linear, x, kind, kernel, fixed=None):
+    """What the docstring of ``native.linear`` says, in float64, where these integers are exact."""
+    if kind == "bf16":
+        return linear.double()(x.double())
+    _, _, largest, top = rules(kernel)
+    integers, scale = as_integers(linear.weight.detach().float(), kind, largest)
+    if kind == "int16":
+        top = min(32767, int((2**31 - 1) / integers.abs().sum(dim=1).max()))
+        step = x.abs().amax(dim=1, keepdim=True) / top
+        low = torch.zeros_like(step)
+    elif fixed:
+        low, step = (torch.full((len(x), 1), number) for number in fixed)
+    else:
+        low = x.amin(dim=1, keepdim=True).clamp(max=0)
+        step = (x.amax(dim=1, keepdim=True).clamp(min=0) - low) / top
+    rounded = ((x - low) / step).round() if kind == "int16" else ((x - low) / step).round().clamp(0, top)
+    products = rounded.double() @ integers.double().T
+    y = scale.double() * (step.double() * products + low.double() * integers.double().sum(1))
+    return y if linear.bias is None else y + linear.bias.double()
+
+
+def check(linear, x, kind, kernel, fixed=None):
+    found = NativeLinear(linear, kind, kernel, fixed=fixed)(x)
+    expected = promised(linear, x, kind, kernel, fixed)
+    # a number that lies between two integers may be rounded either way by an inverse that is off in the last digit
+    bound = 0.02 if kind == "bf16" else 2e-4 if kind == "int16" else 2e-3
+    assert fallback.relative_error(found.double(), expected) < bound
+
+
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs"), [(1, 3, 1), (5, 64, 16), (6, 130, 72), (97, 200, 33), (200, 48, 130), (33, 256, 48)]
+)
+def test_every_shape(kernel, rows, inputs, outputs):
+    level, library = kernel
+    linear, x = nn.Linear(inputs, outputs), torch.randn(rows, inputs) * torch.rand(rows, 1) * 5
+    for kind in ("int16", "int8", "bf16") if level == "tiles" else ("int16", "int8"):
+        check(linear, x, kind, library)
+
+
+@pytest.mark.parametrize("kind", ["int16", "int8"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_largest_sums_do_not_overflow(kernel, kind, sign):
+    """All integers as large as they can be: where instructions add in 16 bits, or sums reach 2³¹."""
+    _, library = kernel
+    linear = nn.Linear(4096, 16, bias=False)
+    nn.init.constant_(linear.weight, sign)
+    found = NativeLinear(linear, kind, library)(torch.ones(7, 4096))
+    assert torch.allclose(found, torch.full((7, 16), sign * 4096), rtol=1e-5)
+
+
+def test_no_bias_and_leading_axes(kernel):
+    _, library = kernel
+    linear, x = nn.Linear(32, 20, bias=False), torch.randn(2, 3, 5, 32)
+    found = NativeLinear(linear, "int16", library)(x)
+    assert found.shape == (2, 3, 5, 20)
+    assert fallback.relative_error(found, linear(x)) < 2e-3
+
+
+def test_strided_and_empty_inputs(kernel):
+    _, library = kernel
+    layer = NativeLinear(linear := nn.Linear(32, 16), "int16", library)
+    x = torch.randn(32, 9).T
+    assert fallback.relative_error(layer(x), linear(x)) < 2e-3
+    assert layer(torch.empty(0, 32)).shape == (0, 16)
+    assert torch.equal(layer(torch.zeros(2, 32)), linear.bias.detach().expand(2, 16))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("kind", ["int16", "int8"])
+def test_a_broken_number_breaks_its_own_row_only(kernel, kind, bad):
+    _, library = kernel
+    x = torch.randn(8, 40)
+    x[3, 17] = bad
+    answered = NativeLinear(nn.Linear(40, 16), kind, library)(x).isfinite().all(dim=1)
+    assert answered.tolist() == [True, True, True, False, True, True, True, True]
+
+
+def test_gelu_is_torchs(kernel):
+    _, library = kernel
+    linear, x = nn.Linear(64, 48), torch.randn(50, 64) * 4
+    plain, with_gelu = (NativeLinear(linear, "int16", library, gelu=gelu)(x) for gelu in (False, True))
+    assert (with_gelu - F.gelu(plain)).abs().max() < 2e-6
+    assert (with_gelu - F.gelu(plain, approximate="tanh")).abs().max() > 1e-4, "the test tells the two GELUs apart"
+
+
+def test_threads_change_nothing(kernel):
+    _, library = kernel
+    layer, x = NativeLinear(nn.Linear(64, 300), "int8", library), torch.randn(500, 64)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = layer(x)
+        torch.set_num_threads(2)
+        assert torch.equal(layer(x), alone)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_fixed_ranges(kernel):
+    _, library = kernel
+    linear, x = nn.Linear(64, 32), torch.randn(40, 64)
+    low, step = calibrate.best_range(x.flatten().sort().values, top=rules(library)[3])
+    check(linear, x, "int8", library, fixed=(low, step))
+    beyond = NativeLinear(linear, "int8", library, fixed=(low, step))(x * 100)
+    assert beyond.isfinite().all(), "what lies outside the range is cut to it"
+
+
+def test_loading_the_kernel_leaves_small_numbers_alone(kernels):
+    assert float(torch.tensor(1e-40) * 1) > 0, "a library linked with -ffast-math would have made this 0"
+
+
+def test_a_range_leaves_out_what_costs_more_than_it_is_worth():
+    numbers = torch.cat([torch.randn(100_000), torch.tensor([30.0])]).sort().values
+    low, step = calibrate.best_range(numbers, top=15)
+    assert low + 15 * step < 6, "with few steps one outlier is cut off"
+    low, step = calibrate.best_range(numbers, top=30_000)
+    assert low + 30_000 * step == pytest.approx(30), "with many it is kept"
+
+
+def test_squares_add_up():
+    assert fallback.within_budget([3.0, 4.0], tolerance=5.0) == 0
+    assert fallback.within_budget([4.0, 3.0], tolerance=4.9) == 1
+    assert fallback.within_budget([4.0, 3.0], tolerance=1.0) == 2
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return vt.create_model("vit_tiny_16", depth=2, dim=64, num_heads=2, image_size=64, num_classes=10).eval()
+
+
+@pytest.fixture(scope="module")
+def native(kernels):
+    if "avx2" not in kernels:
+        pytest.skip("the kernel is for x86 CPUs with AVX2")
+
+
+def test_layers_that_are_called_are_found(model):
+    layers = linear_layers(model, torch.randn(2, 3, 64, 64))
+    assert list(layers)[:4] == [f"layers.0.{part}" for part in ("mixer.qkv", "mixer.proj", "mlp.fc1", "mlp.fc2")]
+    assert layers["layers.0.mixer.qkv"] == 2 * 17 * 64 * 3 * 64
+    assert layers["head"] == 2 * 64 * 10
+
+
+def test_the_original_stays_as_it_was(native, model):
+    images = torch.randn(2, 3, 64, 64)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    expected = model(images)
+    fast = prepare(model, dict.fromkeys(linear_layers(model, images), "int16"))
+    assert 0 < fallback.relative_error(fast(images), expected) < 0.01
+    assert type(model.layers[0].mlp.act) is nn.GELU
+    assert type(model.layers[0].mlp.fc1) is nn.Linear
+    assert fast.stem.proj.weight is model.stem.proj.weight, "what stays in float is shared, not copied"
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_choice_meets_the_tolerance_with_as_few_bits_as_it_can(native, model):
+    images = torch.randn(4, 3, 64, 64)
+    expected = model(images[: fallback.FEW])
+    counts = []
+    for tolerance in (1e-6, 0.01, 0.02, 1.0):
+        choice = fallback.choose(model, images, "int8", "int16", tolerance)
+        error = fallback.relative_error(prepare(model, choice.kinds)(images[: fallback.FEW]), expected)
+        assert error <= tolerance or choice.count("int8") == 0
+        counts.append(choice.count("int8"))
+    assert counts == sorted(counts)
+    assert counts[0] == 0
+    assert counts[-1] == 9
+    assert 0 < counts[2] < 9
+
+
+def test_the_library_is_compiled_once(folder, monkeypatch):
+    first = build.compile_library("portable", "-DONCE", folder=folder)
+    monkeypatch.setattr(build.subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
+    assert build.compile_library("portable", "-DONCE", folder=folder) == first
+
+
+@pytest.fixture
+def forgotten():
+    build.library.cache_clear()
+    yield
+    build.library.cache_clear()
+
+
+def test_without_a_compiler(monkeypatch, forgotten, tmp_path):
+    monkeypatch.setattr(machine, "c_compiler", lambda: None)
+    with pytest.raises(Unfit, match="no C compiler found"):
+        build.compile_library("portable", folder=tmp_path)
+
+
+def test_a_compiler_that_fails(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "c_compiler", lambda: shutil.which("false"))
+    with pytest.raises(Unfit, match="cannot compile the kernel"):
+        build.compile_library("portable", folder=tmp_path)
+    assert not list(tmp_path.iterdir()), "nothing half-made is left"
+
+
+def test_without_the_instructions(monkeypatch, forgotten):
+    monkeypatch.setenv("VITREOUS_WITHOUT", "avx2,amx_tile,avx512_vnni")
+    with pytest.raises(Unfit, match="AVX2 or better"):
+        build.library()
+
+
+def test_an_instruction_that_ends_the_process_is_passed_over(monkeypatch, forgotten, kernels):
+    """As on virtual machines that announce AMX and end whoever uses it: the trial dies, the next level is taken."""
+    portable = build.compile_library("portable")
+    monkeypatch.setattr(build, "LEVELS", {"amx": (frozenset(), ()), "avx2": (frozenset(), ())})
+    monkeypatch.setattr(build, "compile_library", lambda level: portable.with_name(f"{level}.so"))
+    monkeypatch.setattr(build, "open_library", lambda path: ctypes.CDLL(str(portable)))
+    monkeypatch.setattr(machine, "survives", lambda program: "amx" not in program)
+    assert build.library()[0] == "avx2"
+
+
+def test_the_trial_finds_a_wrong_kernel(monkeypatch, kernels, folder):
+    path = build.compile_library("portable", folder=folder)
+    trial.main(str(path))
+    monkeypatch.setattr(trial, "NativeLinear", lambda linear, kind, library: lambda x: linear(x) * 1.1)
+    with pytest.raises(SystemExit, match="int16: relative error 0.1"):
+        trial.main(str(path))
