@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from vitreous.deploy.engine import Unfit
+from vitreous.deploy.engine import Model, Unfit, sharing_copy
 from vitreous.deploy.native.build import library
 from vitreous.deploy.native.linear import Kind, NativeLinear
 from vitreous.layers.mlp import Mlp
 
-Model = TypeVar("Model", bound=nn.Module)
 Range = tuple[float, float]  # the low and the step of activations
 
 
@@ -35,18 +32,13 @@ def prepare(model: Model, kinds: Mapping[str, Kind], ranges: Mapping[str, Range]
         gelu = isinstance(parent, Mlp) and linear is parent.fc1 and is_exact_gelu(parent.act)
         if gelu:
             parent.act = nn.Identity()
-        setattr(parent, attribute, NativeLinear(linear, kind, kernel, gelu=gelu, fixed=(ranges or {}).get(name)))
+        fixed = (ranges or {}).get(name)
+        setattr(parent, attribute, NativeLinear(linear, kind, kernel, gelu=gelu, fixed=fixed if kind == "int8" else None))
     return fast
 
 
 def is_exact_gelu(act: nn.Module) -> bool:
     return type(act) is nn.GELU and act.approximate == "none"
-
-
-def sharing_copy(model: Model) -> Model:
-    """Modules of its own, the same parameters and buffers."""
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    return copy.deepcopy(model, shared)
 
 
 @torch.inference_mode()

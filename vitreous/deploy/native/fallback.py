@@ -6,14 +6,14 @@ that fewer bits would save, go back to more bits until what is left is within th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.deploy.native.engine import linear_layers, prepare
+from vitreous.deploy.native.engine import Range, linear_layers, prepare
 from vitreous.deploy.native.linear import Kind
 
 FEW = 2  # pictures that the effects are measured with
@@ -43,6 +43,7 @@ def choose(
     fewest: Kind,
     more: Kind,
     tolerance: float,
+    ranges: Mapping[str, Range] | None = None,
     tell: Callable[[str], None] = lambda words: None,
 ) -> Choice:
     """As many layers in the ``fewest`` bits as the tolerance allows, the others in ``more``."""
@@ -51,7 +52,7 @@ def choose(
     work = linear_layers(model, few)
 
     def error(kinds: dict[str, Kind]) -> float:
-        return relative_error(prepare(model, kinds)(few), expected)
+        return relative_error(prepare(model, kinds, ranges)(few), expected)
 
     if error(dict.fromkeys(work, fewest)) <= tolerance:
         return Choice(dict.fromkeys(work, fewest), {})
