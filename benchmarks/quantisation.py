@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 import vitreous as vt
 from benchmarks.record import write_record
+from vitreous.deploy.engine import sharing_copy
 from vitreous.deploy.native import build, calibrate, fallback
-from vitreous.deploy.native.engine import linear_layers, prepare, sharing_copy
+from vitreous.deploy.native.engine import linear_layers, prepare
 from vitreous.deploy.native.linear import rules
 
 
@@ -45,7 +46,7 @@ def read_photos(settings: Settings, transform: Callable[[Image.Image], Tensor]) 
 
 
 def naive(model: nn.Module, few: Tensor) -> nn.Module:
-    """8 bits as one would do it first: one scale for a whole matrix, one for all activations of a layer, by extremes."""
+    """8 bits as one would do it first: one scale for a matrix, one for all activations of a layer, by extremes."""
     plain = sharing_copy(model)
     names = linear_layers(plain, few)
     extremes: dict[str, Tensor] = {}

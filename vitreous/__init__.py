@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vitreous.data.shapes import Shapes
     from vitreous.data.sources import open_data
     from vitreous.data.transforms import transforms
+    from vitreous.deploy.accelerate import Accelerated, accelerate
     from vitreous.deploy.predictor import Prediction, Predictor
     from vitreous.evaluate import Evaluation, evaluate
     from vitreous.explain.portrait import Portrait
@@ -46,6 +47,8 @@ _HOME = {
     "Shapes": "vitreous.data.shapes",
     "open_data": "vitreous.data.sources",
     "transforms": "vitreous.data.transforms",
+    "Accelerated": "vitreous.deploy.accelerate",
+    "accelerate": "vitreous.deploy.accelerate",
     "Prediction": "vitreous.deploy.predictor",
     "Predictor": "vitreous.deploy.predictor",
     "Evaluation": "vitreous.evaluate",

@@ -1,7 +1,7 @@
 """What this machine can do safely, found out where a crash does no harm, and remembered.
 
 Some virtual machines announce instructions that end the process which uses them, and nothing can catch that. So a
-question about an instruction is put to a process of its own (:func:`survives`), once for every CPU and version of torch.
+question about an instruction is put to a process of its own (:func:`survives`), once for a CPU and version of torch.
 """
 
 from __future__ import annotations

@@ -267,5 +267,5 @@ def test_the_trial_finds_a_wrong_kernel(monkeypatch, kernels, folder):
     path = build.compile_library("portable", folder=folder)
     trial.main(str(path))
     monkeypatch.setattr(trial, "NativeLinear", lambda linear, kind, library: lambda x: linear(x) * 1.1)
-    with pytest.raises(SystemExit, match="int16: relative error 0.1"):
+    with pytest.raises(SystemExit, match="int16: relative error"):
         trial.main(str(path))

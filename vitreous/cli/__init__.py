@@ -25,6 +25,8 @@ COMMANDS = {
     "predict": Command("vitreous.cli.predict:predict", "classes of pictures, folders or patterns"),
     "embed": Command("vitreous.cli.embed:embed", "feature vectors of pictures; nearest neighbours and duplicates"),
     "explain": Command("vitreous.cli.explain:explain", "a page that shows why: maps, faithfulness, heads, measures"),
+    "export": Command("vitreous.cli.export:export", "a file that runs without Vitreous: ONNX, or compiled for here"),
+    "bench": Command("vitreous.cli.bench:bench", "how fast a model runs here, in every way there is"),
     "models": Command("vitreous.cli.models:models", "every model: size, cost, paper, public weights"),
     "models show": Command("vitreous.cli.models:show", "what a model is made of, stage by stage"),
     "cost": Command("vitreous.cli.cost:cost", "parameters, MACs and memory of models, at any size"),

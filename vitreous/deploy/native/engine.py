@@ -32,8 +32,8 @@ def prepare(model: Model, kinds: Mapping[str, Kind], ranges: Mapping[str, Range]
         gelu = isinstance(parent, Mlp) and linear is parent.fc1 and is_exact_gelu(parent.act)
         if gelu:
             parent.act = nn.Identity()
-        fixed = (ranges or {}).get(name)
-        setattr(parent, attribute, NativeLinear(linear, kind, kernel, gelu=gelu, fixed=fixed if kind == "int8" else None))
+        fixed = ranges.get(name) if ranges and kind == "int8" else None
+        setattr(parent, attribute, NativeLinear(linear, kind, kernel, gelu=gelu, fixed=fixed))
     return fast
 
 

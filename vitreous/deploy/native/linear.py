@@ -67,7 +67,8 @@ class NativeLinear(nn.Module):
             top = min(32767, int((2**31 - 1) / integers.abs().sum(dim=1).max().clamp(min=1)))
         bias = torch.zeros(self.out_features) if linear.bias is None else linear.bias.detach().float()
         packed = pack(integers, kind, columns, groups)
-        per_column = [F.pad(row, (0, len(packed) * PANEL - self.out_features)) for row in (scale, integers.sum(1), bias)]
+        missing = len(packed) * PANEL - self.out_features
+        per_column = [F.pad(row, (0, missing)) for row in (scale, integers.sum(1), bias)]
         self.kept = [packed, *per_column]  # the kernel knows only their addresses
         self.layer = Layer(
             KINDS.index(kind),
@@ -107,7 +108,9 @@ def rules(library: ctypes.CDLL) -> tuple[int, int, int, int]:
     return columns, groups, weight, activation
 
 
-def as_integers(weight: Float[Tensor, "e d"], kind: Kind, largest: int) -> tuple[Float[Tensor, "e d"], Float[Tensor, "e"]]:
+def as_integers(
+    weight: Float[Tensor, "e d"], kind: Kind, largest: int
+) -> tuple[Float[Tensor, "e d"], Float[Tensor, " e"]]:
     """Whole numbers, and what 1 stands for in each row; bfloat16 is left as it is."""
     if kind == "bf16":
         return weight, torch.ones(len(weight))

@@ -23,4 +23,3 @@ def main(path: str) -> None:
         error = (NativeLinear(linear, kind, library)(x) - expected).norm() / expected.norm()
         if not error < TOLERANCE[kind]:
             raise SystemExit(f"{kind}: relative error {error:.3f}")
-

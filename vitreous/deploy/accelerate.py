@@ -1,0 +1,221 @@
+"""The fastest safe way to run a model on the machine at hand.
+
+>>> fast = vt.accelerate(model, images)
+>>> fast(images)                     # the logits, sooner
+>>> print(fast.report)               # what was chosen, why, its error and its speed
+>>> fast.model                       # the model itself, untouched: record, train and save that one
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+import vitreous
+from vitreous import machine
+from vitreous.deploy.engine import sharing_copy
+from vitreous.deploy.race import WAYS, Engine, Job, Precision, Tell, Tried, attempt, check
+from vitreous.models.base import Backbone
+from vitreous.options import did_you_mean
+from vitreous.spec import Spec
+
+Example = Float[Tensor, "b c y x"] | Sequence[Float[Tensor, "b c y x"]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was chosen and why; ``tried`` holds every way that was considered."""
+
+    chosen: Tried
+    tried: tuple[Tried, ...]
+    batch: int
+    threads: int
+    remembered: bool
+
+    @property
+    def engine(self) -> Engine:
+        return self.chosen.engine
+
+    @property
+    def precision(self) -> Precision:
+        return self.chosen.precision
+
+    @property
+    def error(self) -> float:
+        """Of the logits, relative to their length, on the examples."""
+        return self.chosen.error
+
+    @property
+    def speed_up(self) -> float:
+        """Against the plain model, on the first example."""
+        return self.chosen.speed_up
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        return tuple(f"{tried.engine}, {tried.precision}: {tried.reason}" for tried in self.tried if tried.reason)
+
+    def __str__(self) -> str:
+        how = "as found before" if self.remembered else f"the best of {len(self.tried)} ways"
+        head = f"{self.engine}, {self.precision}: {self.speed_up:.2f} × the plain model ({how}; "
+        head += f"batch {self.batch}, {self.threads} threads), relative error {self.error:.1e}"
+        return "\n".join([head, *(line(tried, tried is self.chosen) for tried in self.tried)])
+
+
+def line(tried: Tried, chosen: bool) -> str:
+    numbers = f"{tried.speed_up:6.2f} ×  error {tried.error:.1e}" if tried.module is not None else f"{'out':>22}"
+    return f"{'→' if chosen else ' '} {tried.engine:<12}{tried.precision:<6}{numbers}  {tried.reason}".rstrip()
+
+
+class Accelerated(nn.Module):
+    """Images in, logits out, without gradients; ``model`` is the original.
+
+    The weights are those at the time of acceleration: after training ``model`` further, accelerate it again.
+    """
+
+    def __init__(self, model: Backbone, report: Report) -> None:
+        super().__init__()
+        self.report = report
+        self._fast = (report.chosen.module,)
+        self._model = (model,)  # in tuples, so that neither is a part of this module: it has no weights of its own
+
+    @property
+    def model(self) -> Backbone:
+        return self._model[0]
+
+    @property
+    def spec(self) -> Spec:
+        return self.model.spec
+
+    @torch.inference_mode()
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+        self.model.check_images(images, smallest=(1, 1))
+        fast = self._fast[0]
+        assert fast is not None
+        return fast(images)
+
+    def extra_repr(self) -> str:
+        return f"{type(self.model).__name__}, {self.report.engine}, {self.report.precision}"
+
+
+def accelerate(
+    model: Backbone,
+    example: Example,
+    precision: Precision | Literal["auto"] = "auto",
+    *,
+    tolerance: float = 0.02,
+    engines: Sequence[Engine] = get_args(Engine),
+    static: bool = False,
+    fresh: bool = False,
+    tell: Tell | None = None,
+) -> Accelerated:
+    """Try what this machine offers, and keep what is fastest with logits within ``tolerance`` of the model's.
+
+    ``example`` is a batch of real pictures of the size and number you will use, or several batches of other sizes: the
+    error is measured with them. ``tolerance`` is relative to the length of the logits; in float32 it is 1e-4.
+    ``precision`` and ``engines`` narrow the search. With ``static`` the ranges of int8 activations are fixed by the
+    example instead of being found for every token. The choice is remembered for this model, machine and versions;
+    ``fresh`` forgets it. ``tell`` hears of progress.
+    """
+    examples = check_examples(model, example)
+    ways = check_ways(precision, engines)
+    if not tolerance > 0:
+        raise ValueError(f"tolerance must be above 0, got {tolerance}")
+    plain = sharing_copy(model).eval()
+    with telling(tell) as heard:
+        return Accelerated(model, decide(Job(plain, examples, tolerance, static, tell=heard), ways, fresh=fresh))
+
+
+def decide(job: Job, ways: list[tuple[Engine, Precision]], *, fresh: bool) -> Report:
+    memory = machine.cache_folder() / f"choice-{identity(job, ways)}.json"
+    batch, threads = len(job.examples[0]), torch.get_num_threads()
+    if not fresh and (known := recall(memory, job)) is not None:
+        return Report(known, (known,), batch, threads, remembered=True)
+    tried = tuple(attempt(job, way) for way in ways)
+    fit = [one for one in tried if one.module is not None]
+    if not fit:
+        fit = [attempt(job, ("eager", "fp32"))]
+        tried += tuple(fit)
+    chosen = max(fit, key=lambda one: one.speed_up)
+    choice = {
+        "engine": chosen.engine,
+        "precision": chosen.precision,
+        "speed_up": chosen.speed_up,
+        "kinds": dict(chosen.kinds),
+    }
+    with contextlib.suppress(OSError):
+        machine.write(memory, json.dumps(choice, indent=1))
+    return Report(chosen, tried, batch, threads, remembered=False)
+
+
+def recall(memory: Path, job: Job) -> Tried | None:
+    """The way that was chosen before, if it still works and is still right; its speed is the one measured then."""
+    try:
+        choice = json.loads(memory.read_text())
+        way, kinds, speed_up = (choice["engine"], choice["precision"]), choice["kinds"], float(choice["speed_up"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if way not in WAYS:
+        return None
+    tried = check(replace(job, examples=[images[:2] for images in job.examples], kinds=kinds), way)
+    return replace(tried, speed_up=speed_up) if tried.module is not None else None
+
+
+def identity(job: Job, ways: list[tuple[Engine, Precision]]) -> str:
+    """Of everything that a choice may depend on, except the weights: those are checked again at every start."""
+    versions = vitreous.__version__, torch.__version__, torch.get_num_threads()
+    here = machine.cpu_name(), sorted(machine.cpu_flags()), machine.c_compiler()
+    shapes = [tuple(images.shape) for images in job.examples]
+    words = repr((job.model.config, shapes, job.tolerance, job.static, ways, here, versions))
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+def check_examples(model: Backbone, example: Example) -> list[Tensor]:
+    if not isinstance(model, Backbone):
+        raise ValueError(f"accelerate needs a Vitreous model, got {type(model).__name__}")
+    if {parameter.device.type for parameter in model.parameters()} != {"cpu"}:
+        raise ValueError("accelerate is for CPUs; move the model with model.cpu()")
+    examples = [example] if isinstance(example, Tensor) else list(example)
+    if not examples:
+        raise ValueError("accelerate needs a batch of images to compare speed and answers with")
+    for images in examples:
+        model.check_images(images, smallest=(1, 1))
+        if len(images) == 0:
+            raise ValueError("the example is an empty batch; give at least one picture")
+    return examples
+
+
+def check_ways(precision: str, engines: Sequence[str]) -> list[tuple[Engine, Precision]]:
+    known = ("auto", *get_args(Precision))
+    if precision not in known:
+        raise ValueError(
+            f"precision must be one of {', '.join(known)}, got {precision!r}{did_you_mean(precision, known)}"
+        )
+    for engine in engines:
+        if engine not in get_args(Engine):
+            raise ValueError(f"unknown engine {engine!r}{did_you_mean(engine, get_args(Engine))}")
+    ways = [way for way in WAYS if way[0] in engines and precision in ("auto", way[1])]
+    if not ways:
+        raise ValueError(f"none of the engines {', '.join(engines)} runs in {precision}")
+    return ways
+
+
+@contextlib.contextmanager
+def telling(tell: Tell | None) -> Iterator[Tell]:
+    """The caller's own, or a line that changes in the terminal, if there is one."""
+    if tell is not None or not sys.stderr.isatty():
+        yield tell or (lambda words: None)
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("Looking for the fastest way") as status:
+        yield lambda words: status.update(f"Looking for the fastest way: {words}")

@@ -1,0 +1,155 @@
+"""The ways to run a model, tried one after the other on this machine: does it work, is it right, is it fast?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous import machine
+from vitreous.deploy import inductor, onnx_runtime
+from vitreous.deploy.engine import Unfit
+from vitreous.deploy.native import build, calibrate, engine, fallback
+from vitreous.deploy.native.linear import Kind, rules
+from vitreous.deploy.shortcuts import answer_only
+from vitreous.models.base import Backbone
+
+Precision = Literal["fp32", "bf16", "int16", "int8"]
+Engine = Literal["eager", "native", "inductor", "onnxruntime"]
+Tell = Callable[[str], None]
+
+#: float32 is not rounded to less: what differs is the order of the sums.
+EXACT = 1e-4
+SECONDS = 1.0  # that a comparison of two ways may take, at least three rounds
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be run, and how far its logits may be off, relative to their length."""
+
+    model: Backbone
+    examples: Sequence[Float[Tensor, "b c y x"]]
+    tolerance: float
+    static: bool = False
+    kinds: Mapping[str, Kind] | None = None  # of an earlier race, which saves the search for them
+    tell: Tell = field(default=lambda words: None, compare=False)
+
+    def allowed(self, precision: Precision) -> float:
+        return min(EXACT, self.tolerance) if precision == "fp32" else self.tolerance
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One way to run the model, and what came of it; ``module`` is None where it is out, for the reason given."""
+
+    engine: Engine
+    precision: Precision
+    module: nn.Module | None = field(default=None, repr=False, compare=False)
+    reason: str = ""
+    error: float = float("nan")
+    speed_up: float = float("nan")
+    kinds: Mapping[str, Kind] = field(default_factory=dict, repr=False)
+
+
+def run_eager(job: Job, precision: Precision) -> Tried:
+    shortened = answer_only(job.model)
+    return Tried("eager", precision, shortened, reason=shortened.saved)
+
+
+def run_native(job: Job, precision: Precision) -> Tried:
+    wanted: Kind = "int8" if precision == "int8" else "bf16" if precision == "bf16" else "int16"
+    level, kernel = build.library()
+    shortened, example = answer_only(job.model), job.examples[0]
+    layers = engine.linear_layers(shortened, example)
+    if not layers:
+        raise Unfit("it has no linear layers")
+    ranges = calibrate.find_ranges(shortened, example, layers, top=rules(kernel)[3]) if job.static else None
+    kinds = dict(job.kinds or {})
+    if set(kinds) != set(layers) or wanted not in kinds.values():
+        kinds = dict.fromkeys(layers, wanted)
+        if precision == "int8":
+            more: Kind = "bf16" if level == "amx" else "int16"
+            kinds = fallback.choose(shortened, example, wanted, more, job.tolerance, ranges, job.tell).kinds
+    in_fewest = list(kinds.values()).count(wanted)
+    reason = f"{in_fewest} of {len(kinds)} linear layers in {wanted}, kernel for {level}"
+    return Tried("native", precision, engine.prepare(shortened, kinds, ranges), reason=reason, kinds=kinds)
+
+
+def run_inductor(job: Job, precision: Precision) -> Tried:
+    if precision == "bf16" and "amx_tile" not in machine.cpu_flags():
+        raise Unfit("bfloat16 is only faster with AMX tiles, which this CPU does not have")
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    compiled = inductor.prepare(job.model, job.examples, dtype=dtype, cache=machine.cache_folder(), tell=job.tell)
+    return Tried("inductor", precision, compiled, reason="blocks compiled one by one")
+
+
+def run_onnx(job: Job, precision: Precision) -> Tried:
+    if len(job.examples) > 1:
+        raise Unfit("its graph is made for one image size")
+    job.tell("export to ONNX")
+    return Tried("onnxruntime", precision, onnx_runtime.prepare(job.model, job.examples[0], int8=precision == "int8"))
+
+
+#: In the order in which they are tried: quick to prepare first.
+WAYS: dict[tuple[Engine, Precision], Callable[[Job, Precision], Tried]] = {
+    ("eager", "fp32"): run_eager,
+    ("native", "bf16"): run_native,
+    ("native", "int16"): run_native,
+    ("native", "int8"): run_native,
+    ("inductor", "fp32"): run_inductor,
+    ("inductor", "bf16"): run_inductor,
+    ("onnxruntime", "fp32"): run_onnx,
+    ("onnxruntime", "int8"): run_onnx,
+}
+
+
+def attempt(job: Job, way: tuple[Engine, Precision]) -> Tried:
+    """One way: prepared, compared with the plain model, and timed against it."""
+    tried = check(job, way)
+    if tried.module is None:
+        return tried
+    return replace(tried, speed_up=speed_up(job.model, tried.module, job.examples[0]))
+
+
+@torch.inference_mode()
+def check(job: Job, way: tuple[Engine, Precision]) -> Tried:
+    """One way: prepared, and compared with the plain model."""
+    name, precision = way
+    job.tell(f"{name}, {precision}")
+    try:
+        tried = WAYS[way](job, precision)
+    except Unfit as reason:
+        return Tried(name, precision, reason=str(reason))
+    assert tried.module is not None
+    error = max(relative_error(job, tried.module, images) for images in batches(job.examples))
+    if not error <= job.allowed(precision):
+        words = f"its error is above the {job.allowed(precision):.2g} allowed"
+        return replace(tried, module=None, error=error, reason=words)
+    return replace(tried, error=error)
+
+
+def relative_error(job: Job, module: nn.Module, images: Float[Tensor, "b c y x"]) -> float:
+    return fallback.relative_error(module(images), job.model(images))
+
+
+def batches(examples: Sequence[Tensor]) -> list[Tensor]:
+    """The examples, and other numbers of pictures than theirs: one, and one more."""
+    return [*examples, examples[0][:1], torch.cat([examples[0], examples[0][-1:].flip(-1)])]
+
+
+@torch.inference_mode()
+def speed_up(plain: nn.Module, fast: nn.Module, images: Float[Tensor, "b c y x"]) -> float:
+    """How many times as fast, by the best of several rounds in which both take turns."""
+    seconds: dict[nn.Module, list[float]] = {plain: [], fast: []}
+    until = time.perf_counter() + SECONDS
+    while time.perf_counter() < until or len(seconds[fast]) < 3:
+        for module, times in seconds.items():
+            start = time.perf_counter()
+            module(images)
+            times.append(time.perf_counter() - start)
+    return min(seconds[plain]) / min(seconds[fast])
