@@ -24,8 +24,9 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## side by side with rivals, as ratios
-	$(BIN)/python -m benchmarks.forward
+bench: $(READY)  ## side by side with rivals, as ratios; those that cannot be installed are named
+	-$(BIN)/python -m pip install --quiet --editable ".[bench]"
+	$(BIN)/python -m benchmarks.inference
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

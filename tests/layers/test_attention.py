@@ -114,3 +114,13 @@ def test_dropout_of_weights_only_in_training():
     assert torch.equal(attention(x, None), attention(x, None))
     attention.train()
     assert not torch.equal(attention(x, None), attention(x, None))
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (2, 5, 5), (3, 1, 5, 5)])
+def test_a_bias_of_any_number_of_axes_takes_the_fused_kernel(shape):
+    q, k, v = torch.randn(3, 3, 2, 5, 8)
+    bias, attend = torch.randn(shape), Attend()
+    with torch.no_grad(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        output = attend(q, k, v, bias=bias)
+    assert any("flash" in event.key for event in profile.key_averages())
+    assert error(output, attend.weights(q, k, bias=bias) @ v) < 1e-5

@@ -73,11 +73,12 @@ class Attend(Seam):
         """``mask`` is True where a query may look; a query that may look nowhere gets zeros."""
         if bias is not None and mask is not None:
             bias = bias.masked_fill(~mask, -math.inf)
+        weigh = bias if bias is not None else mask
         return F.scaled_dot_product_attention(
             q,
             k,
             v,
-            attn_mask=bias if bias is not None else mask,
+            attn_mask=None if weigh is None else weigh[(None,) * (q.ndim - weigh.ndim)],  # fewer axes: no fused kernel
             dropout_p=self.drop_rate if self.training else 0.0,
             scale=self.scale(q),
         )

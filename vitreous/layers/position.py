@@ -147,9 +147,9 @@ class RelativeBias(nn.Module):
             raise ValueError("a relative bias needs the whole grid: it does not work with dropped tokens")
         table = resample(self.table, offsets(self.grid), offsets(grid))[0]
         y, x = coordinates(grid, table.device)
-        row = y[:, None] - y[None, :] + grid[0] - 1
-        column = x[:, None] - x[None, :] + grid[1] - 1
-        cells = table[row * (2 * grid[1] - 1) + column]
+        place = y * (2 * grid[1] - 1) + x  # numbered as if rows were as long as the table's, so that offsets subtract
+        row = place[:, None] - place + place[-1]
+        cells = table.index_select(0, row.flatten()).unflatten(0, row.shape)
         if self.prefix is not None:
             n = len(cells)
             to_cell, from_cell, among = self.prefix

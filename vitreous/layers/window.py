@@ -14,6 +14,7 @@ so that it changes nothing. Along an axis on which the map is no larger than the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import index
@@ -22,7 +23,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from einops import rearrange, repeat
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitreous.layers.attention import Attend, check_heads
@@ -45,6 +46,11 @@ class Cut(NamedTuple):
         return grid_of(self.grid, self.window)
 
     @property
+    def size(self) -> int:
+        """Cells of one window."""
+        return self.window[0] * self.window[1]
+
+    @property
     def padded(self) -> Grid:
         return self.counts[0] * self.window[0], self.counts[1] * self.window[1]
 
@@ -55,19 +61,35 @@ class Cut(NamedTuple):
 
     def split(self, cells: Float[Tensor, "b n d"]) -> Float[Tensor, "w m d"]:
         """The cells of every window, those of a picture in raster order, picture after picture."""
-        x = rearrange(cells, "b (y x) d -> b y x d", y=self.grid[0], x=self.grid[1])
         if self.padded != self.grid:
+            x = rearrange(cells, "b (y x) d -> b y x d", y=self.grid[0])
             x = F.pad(x, (0, 0, 0, self.padded[1] - self.grid[1], 0, self.padded[0] - self.grid[0]))
+            cells = rearrange(x, "b y x d -> b (y x) d")
         if any(self.shift):
-            x = x.roll((-self.shift[0], -self.shift[1]), dims=(1, 2))
-        return rearrange(x, "b (y v) (x w) d -> (b y x) (v w) d", **self.axes)
+            return rearrange(cells.index_select(1, self.order(cells.device)), "b (w m) d -> (b w) m d", m=self.size)
+        return rearrange(cells, "b (y v x w) d -> (b y x) (v w) d", **self.axes)
 
     def join(self, windows: Float[Tensor, "w m d"]) -> Float[Tensor, "b n d"]:
         """The way back: windows in the order of :meth:`split` as the cells of the grid."""
-        x = rearrange(windows, "(b y x) (v w) d -> b (y v) (x w) d", **self.axes)
         if any(self.shift):
-            x = x.roll(self.shift, dims=(1, 2))
+            cells = rearrange(windows, "(b w) m d -> b (w m) d", w=self.counts[0] * self.counts[1])
+            return cells.index_select(1, self.homes(windows.device))
+        x = rearrange(windows, "(b y x) (v w) d -> b (y v) (x w) d", **self.axes)
         return rearrange(x[:, : self.grid[0], : self.grid[1]], "b y x d -> b (y x) d")
+
+    def order(self, device: torch.device) -> Int[Tensor, " p"]:
+        """The padded map's cells, rolled and cut: their numbers are moved instead of themselves, which are then
+        gathered in one copy where a roll and a cut would make three.
+        """
+        numbers = torch.arange(self.padded[0] * self.padded[1], device=device).view(self.padded)
+        numbers = numbers.roll((-self.shift[0], -self.shift[1]), dims=(0, 1))
+        return rearrange(numbers, "(y v) (x w) -> (y x v w)", **self.axes)
+
+    def homes(self, device: torch.device) -> Int[Tensor, " n"]:
+        """Where each cell of the grid stands among those of all windows."""
+        numbers = torch.arange(self.padded[0] * self.padded[1], device=device)
+        numbers = rearrange(numbers, "(y x v w) -> (y v) (x w)", **self.axes).roll(self.shift, dims=(0, 1))
+        return numbers[: self.grid[0], : self.grid[1]].flatten()
 
     def mask(self, device: torch.device) -> Bool[Tensor, "w m m"] | None:
         """Which cells of a window may see each other; None if all of them may."""
@@ -81,13 +103,13 @@ class Cut(NamedTuple):
         """Every window's cells. Cells are counted from 1 on the way, so that padding, which is 0, ends as −1."""
         numbers = torch.arange(1, 1 + self.grid[0] * self.grid[1], dtype=torch.float64)
         keys = self.split(numbers[None, :, None])[..., 0].long() - 1
-        return Places(keys, keys.flatten().argsort(stable=True)[-len(numbers) :])
+        return Places(keys, self.homes(keys.device))
 
 
-def pieces(length: int, padded: int, shift: int, device: torch.device) -> Tensor:
-    """What lies where along a padded and rolled axis: 0 the map, 1 its beginning, rolled to the end, 2 the padding."""
-    place = (torch.arange(padded, device=device) + shift) % padded
-    return (place < shift).int() + 2 * (place >= length).int()
+def pieces(length: int, padded: int, shift: int, device: torch.device) -> Int[Tensor, " p"]:
+    """What lies where along a padded and rolled axis: 0 the map, 1 the padding, 2 the map's beginning, rolled there."""
+    place = torch.arange(padded, device=device)
+    return (place >= length - shift).int() + (place >= padded - shift)
 
 
 class WindowAttention(nn.Module):
@@ -137,12 +159,12 @@ class WindowAttention(nn.Module):
         """``windows`` hold queries, keys and values: first of the prefix tokens, then of the cells, which alone ask."""
         q, k, v = self.heads(windows)
         bias, mask = self.bias(cut.window), cut.mask(windows.device)
+        if mask is not None:
+            bias = bias.masked_fill(~mask[:, None], -math.inf)  # of one picture, before it is repeated for all
+            bias = repeat(bias, "w h q k -> (b w) h q k", b=windows.shape[0] // mask.shape[0])
         if num_prefix:
             bias = F.pad(bias, (num_prefix, 0))
-        if mask is not None:
-            mask = F.pad(mask, (num_prefix, 0), value=True)
-            mask = repeat(mask, "w q k -> (b w) 1 q k", b=windows.shape[0] // mask.shape[0])
-        out = self.attend(q[:, :, num_prefix:], k, v, bias=bias, mask=mask, layout=Grouped(cut.grid, cut, num_prefix))
+        out = self.attend(q[:, :, num_prefix:], k, v, bias=bias, layout=Grouped(cut.grid, cut, num_prefix))
         return rearrange(out, "w h m k -> w m (h k)")
 
     def heads(self, qkv: Float[Tensor, "b n e"]) -> Float[Tensor, "3 b h n k"]:

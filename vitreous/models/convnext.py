@@ -83,7 +83,7 @@ class NormThenPatch(nn.Module):
     def __init__(self, dim_in: int, dim_out: int, *, norm_eps: float = 1e-6) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(dim_in, eps=norm_eps)
-        self.embed = PatchEmbed((2, 2), dim_in, dim_out)
+        self.embed = PatchEmbed((2, 2), dim_in, dim_out, method="conv")
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
         normed = self.norm(rearrange(x, "b c y x -> b y x c"))

@@ -100,7 +100,7 @@ class ResNetStem(nn.Module):
             )
         )
         patch = config.patch_size[0] // config.stem_stride, config.patch_size[1] // config.stem_stride
-        self.embed = PatchEmbed(patch, WIDTHS[len(depths)], config.dim)
+        self.embed = PatchEmbed(patch, WIDTHS[len(depths)], config.dim, method="conv")
         self.apply(init_resnet)
         self.embed.apply(init_vit)
 

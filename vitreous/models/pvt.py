@@ -104,7 +104,7 @@ def make_stages(config: PVTConfig) -> Iterator[Stage]:
     for number, (dim_in, dim) in enumerate(pairwise((config.num_channels, *config.dims))):
         patch_size = (2, 2) if number else (4, 4)
         grid = grid_of(grid, patch_size)
-        embed = PatchEmbed(patch_size, dim_in, dim)
+        embed = PatchEmbed(patch_size, dim_in, dim, method="conv" if number else "linear")
         norm = nn.LayerNorm(dim, eps=config.embed_norm_eps)
         make_stage = ClassStage if number == last else Stage
         yield make_stage(

@@ -233,7 +233,7 @@ def make_position(config: PyramidConfig, grid: Grid) -> Learned | SinCos | None:
 
 def make_downsample(kind: str, dim_in: int, dim_out: int) -> nn.Module:
     if kind == "patch":
-        return PatchEmbed((2, 2), dim_in, dim_out)
+        return PatchEmbed((2, 2), dim_in, dim_out, method="conv")
     return ConvDownsample(dim_in, dim_out) if kind == "conv" else PatchMerging(dim_in, dim_out)
 
 

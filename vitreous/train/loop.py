@@ -30,6 +30,7 @@ from vitreous.train.checkpoint import Checkpoints, fill, remember, state_of
 from vitreous.train.config import TrainConfig
 from vitreous.train.ema import Average
 from vitreous.train.log import RunLog
+from vitreous.train.memory import memory_kept
 from vitreous.train.meter import Meter, describe
 from vitreous.train.optim import freeze, optimisers, rest, set_rate
 from vitreous.train.outside import autocast, checkpoint_blocks, choose_precision, compile_blocks
@@ -117,7 +118,8 @@ class Trainer:
     def fit(self, *, resume: bool = False) -> Outcome:
         start, seconds = self.restore() if resume else (0, 0.0)
         self.begin = time.monotonic() - seconds
-        with RunLog(self.folder, total=self.total, start=start, shown=self.world.is_main) as log, self.stoppable():
+        record = RunLog(self.folder, total=self.total, start=start, shown=self.world.is_main)
+        with record as log, self.stoppable(), memory_kept():
             for complaint in self.checkpoints.complaints:
                 log.say(f"[yellow]{complaint}[/yellow]")
             meter = Meter(self.loader.batch_size, one_label=not self.loader.data.multi_label)

@@ -72,7 +72,7 @@ def projected(images: Tensor, filters: Tensor) -> Tensor:
     """The library's embedding of the first patch, with these filters (d, p, p)."""
     d, p, _ = filters.shape
     with torch.device("meta"):
-        embed = PatchEmbed((p, p), 1, d, method="linear")
+        embed = PatchEmbed((p, p), 1, d)
     embed.proj.weight, embed.proj.bias = nn.Parameter(filters[:, None]), nn.Parameter(torch.zeros(d))
     with torch.no_grad():
         return embed(images[..., :p, :p])[:, 0]

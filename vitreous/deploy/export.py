@@ -1,0 +1,213 @@
+"""A model as a file that runs without Vitreous: ONNX for any runtime, or a package compiled for this kind of machine.
+
+The file says how to prepare pictures and what the classes are called. It appears only after it has been run beside the
+original, on several batches and, where it takes any height and width, on several sizes: one that disagrees is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.deploy.formats import FORMATS, Format, Metadata, Run, format_of
+from vitreous.deploy.tracing import root_cause, trace, why_fixed
+from vitreous.models.base import Backbone
+from vitreous.options import checked_choice
+from vitreous.spec import Size, Spec, pair
+from vitreous.weights.files import FORMAT, VERSION, family_of
+
+Sizes = Literal["auto", "any", "fixed"]
+
+BATCHES = (1, 2, 5)
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Check:
+    """One batch through both: ``error`` is ‖exported − original‖ / ‖original‖ of the worst picture."""
+
+    batch: int
+    image_size: Size
+    error: float
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written and how well it agrees."""
+
+    path: Path
+    format: str
+    num_bytes: int
+    image_size: Size
+    multiple_of: Size | None  # any height and width that are multiples of these; None: only ``image_size``
+    why_fixed: str  # empty where height and width are free
+    checks: tuple[Check, ...]
+
+    @property
+    def error(self) -> float:
+        return max(check.error for check in self.checks)
+
+
+class Disagrees(ValueError):
+    """The exported model does not compute what the original computes."""
+
+
+def export(
+    model: Backbone,
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    image_size: int | Size | None = None,
+    sizes: Sizes = "auto",
+    batches: tuple[int, ...] = BATCHES,
+    tolerance: float = TOLERANCE,
+) -> Exported:
+    """Write ``model`` to ``path``: ``.onnx``, or ``.pt2``, a package compiled with AOTInductor.
+
+    Any batch size is taken, and any height and width where the model allows it; ``why_fixed`` of the result says why
+    not. ``sizes="any"`` tries it with models too that are known to take minutes, "fixed" with none. The model itself
+    stays as it is, in training or not; what is exported is its evaluation mode, in float32.
+
+    >>> export(model, "model.onnx").checks
+    """
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    if not isinstance(model, Backbone):
+        raise ValueError(f"export needs a Vitreous model, got {type(model).__name__}")
+    if not batches or min(batches) < 1:
+        raise ValueError(f"batches must be sizes to try, each at least 1, got {batches}")
+    checked_choice("sizes", sizes, get_args(Sizes))
+    path = Path(path)
+    name = format_of(path, format)
+    FORMATS[name].check()
+    size = pair(image_size or model.spec.preprocess.image_size, "image_size")
+    plain = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
+    with appearing(path) as temporary:
+        attempt = Attempt(plain, FORMATS[name], temporary, size, batches, tolerance)
+        reason = {"auto": why_fixed(plain, size), "any": "", "fixed": "as asked for"}[sizes]
+        checks, reason = (attempt.at_one_size(), reason) if reason else attempt.at_any_size()
+        num_bytes = temporary.stat().st_size
+    return Exported(path, name, num_bytes, size, None if reason else plain.strides[-1], reason, checks)
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[Path]:
+    """A temporary file beside ``path`` that takes its place when all has gone well, and else was never there."""
+    if path.is_dir():
+        raise ValueError(f"cannot write {path}: it is a folder")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"cannot write {path}: there is no folder {path.absolute().parent}")
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
+    try:
+        temporary.touch()
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}; choose another folder") from None
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A model on its way to a file."""
+
+    model: Backbone
+    format: Format
+    path: Path
+    image_size: Size
+    batches: tuple[int, ...]
+    tolerance: float
+
+    def at_any_size(self) -> tuple[tuple[Check, ...], str]:
+        """The checks of a file that takes any height and width; else those of a fixed one, and why."""
+        try:
+            self.write(any_size=True)
+            return self.compare([*self.batches_at_own_size(), *self.other_sizes()]), ""
+        except Exception as error:  # tracers and compilers raise many kinds; what is left is the fixed size
+            reason = f"with free ones it failed ({root_cause(error)})"
+        return self.at_one_size(), reason
+
+    def at_one_size(self) -> tuple[Check, ...]:
+        try:
+            self.write(any_size=False)
+        except Exception as error:
+            raise ValueError(f"{type(self.model).__name__} cannot be exported: {root_cause(error)}") from error
+        return self.compare(self.batches_at_own_size())
+
+    def write(self, *, any_size: bool) -> None:
+        program = trace(self.model, self.image_size, any_size=any_size)
+        multiple_of = self.model.strides[-1] if any_size else None
+        self.format.write(program, self.path, describe(self.model, self.image_size, multiple_of))
+
+    def batches_at_own_size(self) -> list[tuple[int, Size]]:
+        return [(batch, self.image_size) for batch in self.batches]
+
+    def other_sizes(self) -> list[tuple[int, Size]]:
+        """The smallest wide picture, and a tall one that is somewhat larger than the model's own."""
+        (down, across), (height, width) = self.model.strides[-1], self.image_size
+        return [(1, (2 * down, 3 * across)), (2, (height + 2 * down, width + across))]
+
+    def compare(self, cases: list[tuple[int, Size]]) -> tuple[Check, ...]:
+        run = self.format.run(self.path)
+        checks = tuple(Check(batch, size, disagreement(self.model, run, batch, size)) for batch, size in cases)
+        worst = max(checks, key=lambda check: check.error)
+        if not worst.error <= self.tolerance:
+            raise Disagrees(
+                f"the exported model disagrees with the original by {worst.error:.1e} at batch {worst.batch}, "
+                f"{worst.image_size[0]}×{worst.image_size[1]} pixels; at most {self.tolerance:.0e} is allowed, so no "
+                "file was written"
+            )
+        return checks
+
+
+@torch.no_grad()
+def disagreement(model: Backbone, run: Run, batch: int, size: Size) -> float:
+    """On seeded noise; infinite where the shapes differ or a number is none."""
+    noise = torch.Generator().manual_seed(batch)
+    images = torch.randn(batch, model.config.num_channels, *size, generator=noise)
+    wanted, given = model(images), run(images)
+    return relative_error(given, wanted) if given.shape == wanted.shape else float("inf")
+
+
+def relative_error(given: Float[Tensor, "b k"], wanted: Float[Tensor, "b k"]) -> float:
+    errors = (given - wanted).norm(dim=-1) / wanted.norm(dim=-1)
+    return float(errors.nan_to_num(nan=float("inf")).max())
+
+
+def describe(model: Backbone, image_size: Size, multiple_of: Size | None) -> dict[str, str]:
+    """Everything needed to prepare a picture and to name the answer, as JSON under a few keys."""
+    preprocess = replace(model.spec.preprocess, image_size=image_size)
+    values: dict[str, Any] = {
+        "preprocess": asdict(preprocess),
+        "labels": list(model.spec.labels),
+        "config": model.config.to_json(),
+        "multiple_of": multiple_of,
+    }
+    texts = {"format": FORMAT, "version": str(VERSION), "family": family_of(model.config)}
+    return texts | {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+
+
+def read_spec(path: str | os.PathLike[str]) -> Spec:
+    """How an exported file wants its pictures, and what its classes are called."""
+    metadata = read_metadata(path)
+    if "preprocess" not in metadata:
+        raise ValueError(f"{path} does not say how to prepare pictures: it was not written by vitreous export")
+    return Spec.from_json({key: json.loads(metadata[key]) for key in ("preprocess", "labels")})
+
+
+def read_metadata(path: str | os.PathLike[str]) -> Metadata:
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; check the path")
+    return FORMATS[format_of(path)].read(path)
