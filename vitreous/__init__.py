@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitreous.data.sources import open_data
     from vitreous.data.transforms import transforms
     from vitreous.deploy.accelerate import Accelerated, accelerate
+    from vitreous.deploy.export import Exported, export
     from vitreous.deploy.predictor import Prediction, Predictor
     from vitreous.evaluate import Evaluation, evaluate
     from vitreous.explain.portrait import Portrait
@@ -49,6 +50,8 @@ _HOME = {
     "transforms": "vitreous.data.transforms",
     "Accelerated": "vitreous.deploy.accelerate",
     "accelerate": "vitreous.deploy.accelerate",
+    "Exported": "vitreous.deploy.export",
+    "export": "vitreous.deploy.export",
     "Prediction": "vitreous.deploy.predictor",
     "Predictor": "vitreous.deploy.predictor",
     "Evaluation": "vitreous.evaluate",

@@ -33,7 +33,7 @@ from vitreous.deploy.engine import Unfit
 COMPILER = Path(__file__).with_name("compile_package.py")
 VERSION = 1  # of how packages are made
 TRACING = threading.Lock()  # torch.export traces one program at a time
-SHARED = {"aot_inductor.package_constants_in_so": False, "aot_inductor.use_runtime_constant_folding": True}
+SHARED = {"aot_inductor.package_constants_in_so": False}
 FROZEN = {"freezing": True, "max_autotune": True}
 #: Settings that matter in training alone, the probabilities among them, and what torch itself keeps in a module.
 TRAINING = re.compile(r"training|p|(.*_)?rate|_.*")

@@ -1,8 +1,8 @@
 """Memory that is given back and asked for again at every step, kept instead.
 
-glibc asks the kernel for every tensor above 32 MiB and gives it back when the tensor dies, and it may give back the end
-of its heap as well; the kernel then fills each page with zeros before it is used again. A training step needs the same
-tensors as the one before: kept, the pages cost nothing.
+glibc asks the kernel for every tensor above 32 MiB and gives it back when the tensor dies, and it gives back the end of
+its heap as well; the kernel then fills each page with zeros before it is used again. A training step needs the same
+tensors as the one before: kept, the pages cost nothing but a process that does not shrink between two steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ USUAL_TRIM, USUAL_MAPPINGS = 64 * 2**20, 65536  # where glibc arrives by itself 
 def memory_kept() -> Iterator[None]:
     """Freed memory stays with the process inside the ``with`` and is returned after it; without glibc, no change."""
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if not hasattr(libc, "mallopt"):
+    if libc is None or not hasattr(libc, "mallopt"):
         yield
         return
     libc.mallopt(MMAP_MAX, NO_MAPPINGS)

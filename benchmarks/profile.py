@@ -1,0 +1,112 @@
+"""What a forward pass spends its time on, ours beside timm's: shares by kind of operation, and how often it copies.
+
+    python -m benchmarks.profile            writes docs/figures/profile.json and prints the table in docs/performance.md
+    python -m benchmarks.profile --quick    one small model, few rounds, into a folder of its own: does it work?
+
+Evaluation mode, eager, float32, no gradients, one thread, 224 pixels, the same fresh weights. Both take turns; of every
+operation the least time of several rounds counts. "times faster" compares whole passes, without the profiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity
+
+import vitreous as vt
+from benchmarks.interleave import interleave, speed_up
+from benchmarks.record import write_record
+
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+SEED, BATCHES = 0, (1, 8)
+RIVALS = {  # our name → timm's
+    "vit_tiny_16": "vit_tiny_patch16_224",
+    "vit_small_16": "vit_small_patch16_224",
+    "vit_base_16": "vit_base_patch16_224",
+    "swin_tiny": "swin_tiny_patch4_window7_224",
+    "pvt_v2_b1": "pvt_v2_b1",
+}
+KINDS = {  # an operation is of the first kind that names the beginning of its name
+    "products": ("aten::addmm", "aten::mm"),
+    "attention": ("aten::_scaled_dot_product", "aten::bmm", "aten::baddbmm", "aten::_softmax", "aten::softmax"),
+    "convolution": ("aten::mkldnn_convolution", "aten::_convolution"),
+    "activation": ("aten::gelu",),
+    "norm": ("aten::native_layer_norm",),
+    "copies": ("aten::copy_", "aten::cat", "aten::index", "aten::roll"),
+    "sums": ("aten::add", "aten::mul", "aten::masked_fill"),
+}
+Row = dict[str, Any]
+
+
+def operations(model: nn.Module, images: Tensor) -> dict[str, tuple[int, float]]:
+    """How often every operation is called in a forward pass, and its own seconds without those that it calls."""
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as profile:
+        model(images)
+    return {event.key: (event.count, event.self_cpu_time_total / 1e6) for event in profile.key_averages()}
+
+
+def kind_of(operation: str) -> str:
+    return next((kind for kind, names in KINDS.items() if operation.startswith(names)), "views and the rest")
+
+
+def summary(rounds: list[dict[str, tuple[int, float]]]) -> Row:
+    """Shares by kind of the least time of every operation, and how many times something is copied, however small."""
+    seconds: Counter[str] = Counter()
+    for name in rounds[0]:
+        seconds[kind_of(name)] += min(found[name][1] for found in rounds if name in found)
+    shares = {kind: round(seconds[kind] / seconds.total(), 4) for kind in (*KINDS, "views and the rest")}
+    copies = sum(count for name, (count, _) in rounds[0].items() if name in ("aten::copy_", "aten::cat"))
+    return {"shares": shares, "times_copied": copies}
+
+
+@torch.inference_mode()
+def measure(name: str, batch: int, rounds: int) -> list[Row]:
+    theirs = timm.create_model(RIVALS[name]).eval()
+    ours = vt.create_model(name).eval()
+    vt.load_weights(ours, theirs.state_dict())
+    images = torch.randn(batch, 3, 224, 224)
+    models = {"vitreous": ours, "timm": theirs}
+    seconds = interleave({who: lambda m=model: m(images) for who, model in models.items()}, rounds)
+    profiles = [{who: operations(model, images) for who, model in models.items()} for _ in range(rounds)]
+    return [
+        {"model": name, "batch": batch, "whose": who, "times_faster": round(speed_up(seconds, "timm")[who][0], 3)}
+        | summary([found[who] for found in profiles])
+        for who in models
+    ]
+
+
+def show(rows: list[Row]) -> None:
+    titles = ["model", "batch", "whose", *rows[0]["shares"], "times copied", "times faster"]
+    print("| " + " | ".join(titles) + " |\n|" + "---|" * len(titles))
+    for row in rows:
+        shares = (f"{100 * share:.1f} %" for share in row["shares"].values())
+        counts = row["times_copied"], f"{row['times_faster']:.2f}"
+        cells = [f"`{row['model']}`", row["batch"], row["whose"], *shares, *counts]
+        print("| " + " | ".join(map(str, cells)) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one small model, few rounds, nothing written to docs")
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(SEED)
+    names, rounds = (("vit_tiny_16",), 2) if options.quick else (tuple(RIVALS), options.rounds)
+    batches = (1,) if options.quick else BATCHES
+    rows = [row for name in names for batch in batches for row in measure(name, batch, rounds)]
+    show(rows)
+    folder = Path(tempfile.mkdtemp(prefix="profile-")) if options.quick else FIGURES
+    write_record(folder / "profile.json", "benchmarks.profile", SEED, rounds=rounds, results=rows)
+    print(f"\nwritten to {folder / 'profile.json'}")
+
+
+if __name__ == "__main__":
+    main()
