@@ -94,7 +94,7 @@ def reason(error: Exception) -> str:
     """In one line; a package that is missing says so."""
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name} is not installed"
-    first = next(iter(str(error).strip().splitlines()), "")
+    first = next(iter(str(error).strip().splitlines()), "no reason given")
     return first if isinstance(error, ValueError) else f"{type(error).__name__}: {first}"
 
 

@@ -162,8 +162,9 @@ def ours_compiled(course: Course) -> Runner:
 
 
 def ours_accelerated(course: Course, precision: str) -> Runner:
-    """Refused where it had to fall back to another precision: that one has a row of its own."""
-    fast = vt.accelerate(ours(course), course.images, precision=precision, tell=lambda words: None)
+    """Chosen anew, whatever an earlier run remembers; refused where it fell back to another precision, which has a row
+    of its own."""
+    fast = vt.accelerate(ours(course), course.images, precision=precision, fresh=True, tell=lambda words: None)
     if precision not in ("auto", fast.report.precision):
         tried = [way for way in fast.report.tried if way.precision == precision]
         raise ValueError("; ".join(f"{way.engine}: {way.reason}" for way in tried))

@@ -58,9 +58,13 @@ def unwilling(course):
     raise ValueError("not on a Tuesday\nand more")
 
 
+def speechless(course):
+    raise ValueError
+
+
 def test_who_cannot_run_is_named_with_the_reason(course, monkeypatch):
     entries = [Contestant("timm", lambda course: course.reference), Contestant("near", near, "int8")]
-    entries += [Contestant(build.__name__, build) for build in (missing, wrong, unwilling)]
+    entries += [Contestant(build.__name__, build) for build in (missing, wrong, unwilling, speechless)]
     monkeypatch.setattr(inference, "CONTESTANTS", [*entries, Contestant("stranger", near, same_weights=False)])
     runners, rows, absent = inference.line_up(course, Console(quiet=True))
     assert [row["name"] for row in rows] == list(runners) == ["timm", "near", "stranger"]
@@ -68,6 +72,7 @@ def test_who_cannot_run_is_named_with_the_reason(course, monkeypatch):
     assert absent["missing"] == "no_such_package is not installed"
     assert absent["wrong"].startswith("RuntimeError: shape")
     assert absent["unwilling"] == "not on a Tuesday"
+    assert absent["speechless"] == "no reason given"
 
 
 def test_a_report_says_what_was_chosen(course):

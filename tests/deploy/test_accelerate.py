@@ -120,7 +120,7 @@ def test_torch_is_left_as_it_was(kernel, model):
 def test_the_fastest_that_is_right_wins(monkeypatch, model):
     right, wrong = (lambda model: Off(model, 1.0)), (lambda model: Off(model, 1.01))
     pretend(monkeypatch, eager=(right, 1.0), native=(right, 1.5), inductor=(wrong, 9.0), onnxruntime=(right, 1.2))
-    report = vt.accelerate(model, IMAGES).report
+    report = vt.accelerate(model, IMAGES, engines=["eager", "native", "inductor", "onnxruntime"]).report
     assert (report.engine, report.speed_up) == ("native", 1.5)
     assert "its error is above the 0.0001 allowed" in "\n".join(report.reasons)
     assert "→ native" in str(report)
@@ -140,6 +140,17 @@ def test_an_engine_that_breaks_at_another_batch_is_out(monkeypatch, model):
 
     pretend(monkeypatch, eager=(lambda m: Off(m, 1.0), 1.0), native=(lambda m: ThisBatchOnly(m, 1), 9.0))
     assert vt.accelerate(model, IMAGES).report.engine == "eager"
+
+
+def test_what_is_slow_to_prepare_is_left_out_where_it_is_not_needed(monkeypatch, model):
+    right = lambda model: Off(model, 1.0)  # noqa: E731
+    pretend(monkeypatch, eager=(right, 1.0), native=(right, 1.5), inductor=(right, 9.0))
+    report = vt.accelerate(model, IMAGES).report
+    assert report.engine == "native"
+    assert "inductor, fp32: not tried" in "\n".join(report.reasons)
+    assert vt.accelerate(model, IMAGES, engines=["eager", "native", "inductor"], fresh=True).report.engine == "inductor"
+    pretend(monkeypatch, eager=(right, 1.0), native=(right, 1.1), inductor=(right, 9.0))
+    assert vt.accelerate(model, IMAGES, fresh=True).report.engine == "inductor"
 
 
 def test_the_choice_is_remembered_and_checked_again(monkeypatch, model, own_cache):
