@@ -103,6 +103,15 @@ def test_a_compiler_that_dies_is_unfit(monkeypatch, tmp_path):
         packages.compile_apart(tmp_path / "program", tmp_path / "package", {})
 
 
+def test_weights_made_in_inference_mode_can_be_traced(monkeypatch, tmp_path):
+    monkeypatch.setattr(packages, "compile_apart", lambda program, package, options: program.rename(package))
+    with torch.inference_mode():
+        model, images = small_swin(), torch.randn(2, 3, 56, 56)
+        with pytest.raises(Unfit, match="torch cannot load it"):  # since it is not compiled
+            prepare(model, images, cache=tmp_path)
+    assert len(list(tmp_path.glob("*.pt2"))) == 2
+
+
 def test_other_precisions_are_unfit(tmp_path):
     with pytest.raises(Unfit, match="float16"):
         prepare(small_vit(), torch.randn(2, 3, 32, 32), dtype=torch.float16, cache=tmp_path)

@@ -9,7 +9,6 @@ own products, which reach AMX even where oneDNN's do not survive; there attentio
 
 from __future__ import annotations
 
-import copy
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch._C._aoti import AOTIModelPackageLoader as Loader
 
-from vitreous.deploy.engine import Unfit
+from vitreous.deploy.engine import Unfit, sharing_copy
 from vitreous.deploy.packages import Package, Piece, check_compiler
 from vitreous.layers.attention import Attend
 from vitreous.layers.layout import AnyLayout
@@ -141,11 +140,6 @@ def prepare(
         stand_ins[use.block].runs[use.kind] = package.piece, loader
     put_in_place(skeleton, stand_ins)
     return Compiled(skeleton, {(images.shape[2], images.shape[3]) for images in examples})
-
-
-def sharing_copy(model: Backbone) -> Backbone:
-    """A copy to take apart, with the very same weights."""
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]})
 
 
 def watch(model: Backbone, images: Tensor) -> list[Use]:

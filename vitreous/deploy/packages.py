@@ -8,6 +8,7 @@ which are not copied. In bfloat16 the weights are part of it, packed as the comp
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -125,7 +126,8 @@ def export(piece: Piece, x: Tensor, path: Path) -> None:
 
     try:
         with torch.no_grad():
-            save(export(piece, (x,), dynamic_shapes=({0: Dim.DYNAMIC},)), path)
+            own = copy.deepcopy(piece).requires_grad_(False)  # weights made in inference mode cannot be traced
+            save(export(own, (x,), dynamic_shapes=({0: Dim.DYNAMIC},)), path)
     except Exception as error:  # tracers raise many kinds
         raise Unfit(f"torch.export cannot trace it: {first_line(error)}") from error
 

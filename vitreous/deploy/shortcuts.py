@@ -11,13 +11,11 @@ Branches that fold into one convolution are folded (``layers/reparam.py``), and 
 
 from __future__ import annotations
 
-import copy
-from typing import TypeVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitreous.deploy.engine import sharing_copy
 from vitreous.layers.attention import CrossAttention, SelfAttention
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.drop import DropPath
@@ -26,8 +24,6 @@ from vitreous.layers.position import Grid
 from vitreous.layers.reparam import fold_
 from vitreous.models.base import Backbone
 from vitreous.models.vit import ViT
-
-Module = TypeVar("Module", bound=nn.Module)
 
 
 class Shortened(nn.Module):
@@ -55,11 +51,6 @@ def answer_only(model: Backbone) -> Shortened:
     saved = [words for shortcut in (ask_with_few, fold_branches) if (words := shortcut(short))]
     forget_training(short)
     return Shortened(short, "; ".join(saved)).eval()
-
-
-def sharing_copy(model: Module) -> Module:
-    """A copy to take apart, with the very same weights."""
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]})
 
 
 class LastBlock(nn.Module):
