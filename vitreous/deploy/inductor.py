@@ -9,6 +9,7 @@ own products, which reach AMX even where oneDNN's do not survive; there attentio
 
 from __future__ import annotations
 
+import copy
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from vitreous.deploy.native.engine import Range, linear_layers, prepare
 from vitreous.deploy.native.linear import Kind
 
-FEW = 2  # pictures that the effects are measured with
+FEW = 2  # pictures that the effects of single layers are measured with
+MARGIN = 0.95  # of the tolerance that the example may use up, since other pictures move a little more or less
 
 
 @dataclass(frozen=True)
@@ -47,24 +48,24 @@ def choose(
     tell: Callable[[str], None] = lambda words: None,
 ) -> Choice:
     """As many layers in the ``fewest`` bits as the tolerance allows, the others in ``more``."""
-    few = example[:FEW]
-    expected = model(few)
+    few, allowed = example[:FEW], MARGIN * tolerance
+    expected = model(example)
     work = linear_layers(model, few)
 
-    def error(kinds: dict[str, Kind]) -> float:
-        return relative_error(prepare(model, kinds, ranges)(few), expected)
+    def error(kinds: dict[str, Kind], images: Tensor = example) -> float:
+        return relative_error(prepare(model, kinds, ranges)(images), expected[: len(images)])
 
-    if error(dict.fromkeys(work, fewest)) <= tolerance:
+    if error(dict.fromkeys(work, fewest)) <= allowed:
         return Choice(dict.fromkeys(work, fewest), {})
     effects = {}
     for number, name in enumerate(work, 1):
         tell(f"error of {fewest} in layer {number} of {len(work)}")
-        effects[name] = error({name: fewest})
+        effects[name] = error({name: fewest}, few)
     worst_first = sorted(work, key=lambda name: effects[name] ** 2 / work[name], reverse=True)
-    back = within_budget([effects[name] for name in worst_first], tolerance)
+    back = within_budget([effects[name] for name in worst_first], allowed)
     while True:
         kinds = {name: more if name in worst_first[:back] else fewest for name in work}
-        if back == len(work) or error(kinds) <= tolerance:
+        if back == len(work) or error(kinds) <= allowed:
             return Choice(kinds, effects)
         back = min(len(work), back + max(1, len(work) // 20))
 
