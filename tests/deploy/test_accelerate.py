@@ -147,7 +147,7 @@ def test_what_is_slow_to_prepare_is_left_out_where_it_is_not_needed(monkeypatch,
     pretend(monkeypatch, eager=(right, 1.0), native=(right, 1.5), inductor=(right, 9.0))
     report = vt.accelerate(model, IMAGES).report
     assert report.engine == "native"
-    assert "inductor, fp32: not tried" in "\n".join(report.reasons)
+    assert "inductor, fp32: not tried: another way is fast enough" in "\n".join(report.reasons)
     assert vt.accelerate(model, IMAGES, engines=["eager", "native", "inductor"], fresh=True).report.engine == "inductor"
     pretend(monkeypatch, eager=(right, 1.0), native=(right, 1.1), inductor=(right, 9.0))
     assert vt.accelerate(model, IMAGES, fresh=True).report.engine == "inductor"

@@ -65,6 +65,8 @@ def example(net: Backbone, pictures: str, batch: int, image_size: int | None) ->
     if not pictures:
         noise = torch.Generator().manual_seed(0)
         return torch.randn(batch, net.config.num_channels, height, width, generator=noise)
+    if not Path(pictures).exists():
+        raise ValueError(f"there is no folder or picture {pictures}; --pictures may be left out")
     prepare = transforms(replace(net.spec.preprocess, image_size=(height, width)))
     found = [prepare(open_picture(path)) for path in find_pictures([pictures])[:batch]]
     if len(found) < batch:
@@ -103,4 +105,6 @@ def ways(report: Report, images: Tensor) -> Table:
     pixels = f"{images.shape[2]}×{images.shape[3]}"
     known = ", remembered" if report.remembered else ""
     title = f"{len(images)} pictures of {pixels}, {report.threads} threads, against the plain model{known}"
-    return table(title, ("way", "precision", "speed", "error", "remarks"), rows, left=2)
+    made = table(title, ("way", "precision", "speed", "error", "remarks"), rows, left=2)
+    made.columns[-1].justify, made.columns[-1].no_wrap = "left", False
+    return made

@@ -168,7 +168,7 @@ def race(job: Job, ways: list[Way], enough: float) -> list[Tried]:
     tried: list[Tried] = []
     for way in ways:
         if way[0] in SLOW_TO_PREPARE and any(one.module and one.speed_up >= enough for one in tried):
-            tried.append(Tried(*way, reason="not tried, since another way is fast enough; engines=[…] makes it run"))
+            tried.append(Tried(*way, reason="not tried: another way is fast enough"))
         else:
             tried.append(attempt(job, way))
     return tried

@@ -160,7 +160,8 @@ class WindowAttention(nn.Module):
         q, k, v = self.heads(windows)
         bias, mask = self.bias(cut.window), cut.mask(windows.device)
         if mask is not None:
-            bias = bias.masked_fill(~mask[:, None], -math.inf)  # of one picture, before it is repeated for all
+            unseen = torch.where(mask, 0.0, -math.inf).to(bias.dtype)
+            bias = bias.contiguous() + unseen[:, None]  # of one picture, before it is repeated for all
             bias = repeat(bias, "w h q k -> (b w) h q k", b=windows.shape[0] // mask.shape[0])
         if num_prefix:
             bias = F.pad(bias, (num_prefix, 0))

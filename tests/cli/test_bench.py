@@ -1,0 +1,56 @@
+"""vitreous bench: the race as a table, whatever the terminal."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitreous as vt
+from vitreous import machine
+from vitreous.cli import main
+from vitreous.deploy import accelerate as module
+from vitreous.deploy import race
+
+
+@pytest.fixture
+def weights(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(race, "SECONDS", 0.0)
+    monkeypatch.setattr(module, "WAYS", {("eager", "fp32"): race.run_eager, ("native", "bf16"): race.run_native})
+    monkeypatch.setattr(race, "WAYS", module.WAYS)
+    monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset({"avx2", "fma"}))
+    torch.manual_seed(0)
+    path = tmp_path / "small.safetensors"
+    vt.save(vt.create_model("vit_tiny_16", depth=1, dim=32, num_heads=2, image_size=32, num_classes=3), path)
+    return path
+
+
+def test_the_race_is_shown_and_remembered(weights, capsys):
+    assert main(["bench", str(weights), "--batch", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "2 pictures of 32×32" in shown
+    assert "→ eager" in shown
+    assert "one token and not all" in " ".join(shown.split())
+    assert main(["bench", str(weights), "--batch", "2"]) == 0
+    assert "remembered" in capsys.readouterr().out
+
+
+def test_with_pictures(weights, tmp_path, capsys):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    Image.fromarray(np.full((40, 50, 3), 90, dtype=np.uint8)).save(folder / "one.png")
+    assert main(["bench", str(weights), "--pictures", str(folder), "--batch", "1"]) == 0
+    assert main(["bench", str(weights), "--pictures", str(folder)]) != 0
+    assert "holds 1 pictures; a batch of 8 needs more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--batch", "0"], "--batch must be at least 1"),
+        (["--pictures", "nowhere"], "there is no folder or picture nowhere"),
+    ],
+)
+def test_what_is_asked_for_wrongly(weights, capsys, words, message):
+    assert main(["bench", str(weights), *words]) != 0
+    assert message in capsys.readouterr().err
