@@ -4,7 +4,7 @@
     python -m benchmarks.profile --quick    one small model, few rounds, into a folder of its own: does it work?
 
 Evaluation mode, eager, float32, no gradients, one thread, 224 pixels, the same fresh weights. Both take turns; of every
-operation the least time of several rounds counts. "times faster" compares whole passes, without the profiler.
+operation the least time of several rounds counts. How long whole passes take is compared by benchmarks.inference.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity
 
 import vitreous as vt
-from benchmarks.interleave import interleave, speed_up
 from benchmarks.record import write_record
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
@@ -73,22 +72,20 @@ def measure(name: str, batch: int, rounds: int) -> list[Row]:
     vt.load_weights(ours, theirs.state_dict())
     images = torch.randn(batch, 3, 224, 224)
     models = {"vitreous": ours, "timm": theirs}
-    seconds = interleave({who: lambda m=model: m(images) for who, model in models.items()}, rounds)
+    for model in models.values():
+        model(images)
     profiles = [{who: operations(model, images) for who, model in models.items()} for _ in range(rounds)]
     return [
-        {"model": name, "batch": batch, "whose": who, "times_faster": round(speed_up(seconds, "timm")[who][0], 3)}
-        | summary([found[who] for found in profiles])
-        for who in models
+        {"model": name, "batch": batch, "whose": who} | summary([found[who] for found in profiles]) for who in models
     ]
 
 
 def show(rows: list[Row]) -> None:
-    titles = ["model", "batch", "whose", *rows[0]["shares"], "times copied", "times faster"]
+    titles = ["model", "batch", "whose", *rows[0]["shares"], "times copied"]
     print("| " + " | ".join(titles) + " |\n|" + "---|" * len(titles))
     for row in rows:
         shares = (f"{100 * share:.1f} %" for share in row["shares"].values())
-        counts = row["times_copied"], f"{row['times_faster']:.2f}"
-        cells = [f"`{row['model']}`", row["batch"], row["whose"], *shares, *counts]
+        cells = [f"`{row['model']}`", row["batch"], row["whose"], *shares, row["times_copied"]]
         print("| " + " | ".join(map(str, cells)) + " |")
 
 
