@@ -4,7 +4,7 @@
     python -m benchmarks.profile --quick    one small model, few rounds, into a folder of its own: does it work?
 
 Evaluation mode, eager, float32, no gradients, one thread, 224 pixels, the same fresh weights. Both take turns; of every
-operation the least time of several rounds counts. How long whole passes take is compared by benchmarks.inference.
+operation the median of several rounds counts. How long whole passes take is compared by benchmarks.inference.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import tempfile
 from collections import Counter
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import timm
@@ -56,10 +57,13 @@ def kind_of(operation: str) -> str:
 
 
 def summary(rounds: list[dict[str, tuple[int, float]]]) -> Row:
-    """Shares by kind of the least time of every operation, and how many times something is copied, however small."""
+    """Shares by kind of every operation's median time, and how many times something is copied, however small.
+
+    Not the least time: that of five rounds once gave whole kinds no time at all.
+    """
     seconds: Counter[str] = Counter()
     for name in rounds[0]:
-        seconds[kind_of(name)] += min(found[name][1] for found in rounds if name in found)
+        seconds[kind_of(name)] += median(found[name][1] for found in rounds if name in found)
     shares = {kind: round(seconds[kind] / seconds.total(), 4) for kind in (*KINDS, "views and the rest")}
     copies = sum(count for name, (count, _) in rounds[0].items() if name in ("aten::copy_", "aten::cat"))
     return {"shares": shares, "times_copied": copies}
