@@ -34,8 +34,8 @@ def pad_to_patches(images: Float[Tensor, "b c y x"], patch_size: tuple[int, int]
 class PatchProduct(nn.Conv2d):
     """A convolution whose kernel is as large as its stride, computed as what it is: a matrix product of the patches.
 
-    The same numbers, and on a CPU the faster way to them where a patch's rows lie whole in memory, as in an image. Maps
-    made of tokens have their channels there; for them a convolution is faster.
+    The same numbers, and on a CPU mostly the faster way to them where a patch's rows lie whole in memory, as in an
+    image. Maps made of tokens have their channels there; for large ones of those a convolution is faster.
     """
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d v w"]:
