@@ -64,7 +64,7 @@ class NativeLinear(nn.Module):
         weight = linear.weight.detach().float()
         integers, scale = as_integers(weight, kind, largest)
         if kind == "int16":
-            top = min(32767, int((2**31 - 1) / integers.abs().sum(dim=1).max().clamp(min=1)))
+            top = min(32767, (2**31 - 1) // max(1, int(integers.abs().sum(dim=1, dtype=torch.float64).max())))
         bias = torch.zeros(self.out_features) if linear.bias is None else linear.bias.detach().float()
         packed = pack(integers, kind, columns, groups)
         missing = len(packed) * PANEL - self.out_features
