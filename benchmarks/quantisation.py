@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,8 +22,10 @@ from torch import Tensor, nn
 import vitreous as vt
 from benchmarks.record import write_record
 from vitreous.deploy.engine import sharing_copy
-from vitreous.deploy.native import build, calibrate, fallback
+from vitreous.deploy.native import build, calibrate
+from vitreous.deploy.native.convert import Choice
 from vitreous.deploy.native.engine import linear_layers, prepare
+from vitreous.deploy.native.fallback import Search, relative_error
 from vitreous.deploy.native.linear import rules
 
 
@@ -72,17 +74,22 @@ def schemes(model: nn.Module, few: Tensor) -> dict[str, nn.Module]:
     layers = linear_layers(model, few)
     top = rules(build.library()[1])[3]
     ranges = calibrate.find_ranges(model, few, layers, top)
+    few_bits = Choice(dict.fromkeys(layers, "int8"))
     found = {
         "float32": model,
-        "int16": prepare(model, dict.fromkeys(layers, "int16")),
-        "int8, activations per token": prepare(model, dict.fromkeys(layers, "int8")),
-        "int8, activations calibrated": prepare(model, dict.fromkeys(layers, "int8"), ranges),
+        "int16": prepare(model, Choice(dict.fromkeys(layers, "int16"))),
+        "int8, activations per token": prepare(model, few_bits),
+        "int8, class token in int16": prepare(model, replace(few_bits, careful=1)),
+        "int8, activations calibrated": prepare(model, few_bits, ranges),
         "int8, naive (min-max of whole tensors)": naive(model, few),
     }
-    for tolerance in (0.02, 0.05, 0.08):
-        choice = fallback.choose(model, few, "int8", "int16", tolerance)
-        name = f"int8 with {choice.count('int16')} of {len(layers)} layers in int16 (error ≤ {tolerance:.0%})"
-        found[name] = prepare(model, choice.kinds)
+    for tolerance in (0.02, 0.03):
+        for choice in Search(model, few, "int8", "int16", tolerance).choices(read=1):
+            careful = ", and the class token" if choice.careful else ""
+            name = (
+                f"int8 with {choice.count('int16')} of {len(layers)} layers{careful} in int16 (error ≤ {tolerance:.0%})"
+            )
+            found[name] = prepare(model, choice)
     return found
 
 
@@ -102,7 +109,7 @@ def main(settings: Settings) -> None:
             "logits": logits,
             "accuracy": (logits.argmax(1) == labels).float().mean().item(),
             "agreement": (logits.argmax(1) == expected.argmax(1)).float().mean().item(),
-            "error": fallback.relative_error(logits, expected),
+            "error": relative_error(logits, expected),
         }
     results = {name: {key: value for key, value in row.items() if key != "logits"} for name, row in rows.items()}
     width = max(map(len, results))

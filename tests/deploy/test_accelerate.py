@@ -170,7 +170,7 @@ def test_the_choice_is_remembered_and_checked_again(monkeypatch, model, own_cach
     now = vt.accelerate(model, IMAGES).report
     assert (now.remembered, now.engine) == (False, "eager"), "what is no longer right is not used"
     (memory,) = own_cache.glob("choice-*.json")
-    for broken in ("", "[]", json.dumps({"engine": "warp", "precision": "fp32", "kinds": {}})):
+    for broken in ("", "[]", json.dumps({"engine": "warp", "precision": "fp32", "speed_up": 1, "choice": None})):
         memory.write_text(broken)
         assert vt.accelerate(model, IMAGES).report.engine == "eager"
 

@@ -1,4 +1,5 @@
-"""Linear layers in small integers: exactly the arithmetic they promise, on every kind of CPU that can be had here."""
+"""Linear layers and attention in small integers: exactly the arithmetic they promise, on every kind of CPU that can be
+had here."""
 
 import ctypes
 import shutil
@@ -13,8 +14,11 @@ import vitreous as vt
 from vitreous import machine
 from vitreous.deploy.engine import Unfit
 from vitreous.deploy.native import build, calibrate, fallback, trial
+from vitreous.deploy.native.attention import NativeAttend
+from vitreous.deploy.native.convert import Choice
 from vitreous.deploy.native.engine import linear_layers, prepare
-from vitreous.deploy.native.linear import NativeLinear, as_integers, rules
+from vitreous.deploy.native.linear import NativeLinear, NativeMlp, as_integers, rules
+from vitreous.layers.attention import Attend
 
 EMULATED = Path(__file__).with_name("emulated_tiles.h")
 
@@ -34,18 +38,19 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def kernels(folder):
-    """The kernel for AVX2 where there is one, in plain C, and for AMX tiles that are emulated in plain C."""
+    """The kernel for the vectors of this CPU, in plain C, and for AMX tiles that are emulated in plain C."""
     levels = {"portable": build.compile_library("portable", folder=folder)}
     levels["tiles"] = build.compile_library("portable", f'-DTILES="{EMULATED}"', folder=folder)
-    if build.LEVELS["avx2"][0] <= machine.cpu_flags():
-        levels["avx2"] = build.compile_library("avx2", folder=folder)
+    for level in ("avx2", "avx512_vnni"):
+        if build.LEVELS[level][0] <= machine.cpu_flags():
+            levels[level] = build.compile_library(level, folder=folder)
     return {level: build.open_library(path) for level, path in levels.items()}
 
 
-@pytest.fixture(params=["portable", "tiles", "avx2"])
+@pytest.fixture(params=["portable", "tiles", "avx2", "avx512_vnni"])
 def kernel(request, kernels):
     if request.param not in kernels:
-        pytest.skip("this CPU has no AVX2")
+        pytest.skip(f"this CPU has no {request.param}")
     return request.param, kernels[request.param]
 
 
@@ -134,6 +139,96 @@ def test_gelu_is_torchs(kernel):
     assert (with_gelu - F.gelu(plain, approximate="tanh")).abs().max() > 1e-4, "the test tells the two GELUs apart"
 
 
+def test_what_stands_around_a_layer_can_be_part_of_it(kernel):
+    _, library = kernel
+    norm, linear, x, more = (
+        nn.LayerNorm(72, eps=0.1),
+        nn.Linear(72, 40),
+        torch.randn(50, 72) * 3 + 1,
+        torch.randn(50, 40),
+    )
+    norm.weight.uniform_(0.5, 2), norm.bias.normal_()
+    scale = torch.rand(40) + 0.5
+    found = NativeLinear(linear, "int16", library, norm=norm, scale=scale)(x, more)
+    assert fallback.relative_error(found, linear(norm(x)) * scale + more) < 1e-3
+    bare = NativeLinear(linear, "int16", library, norm=nn.LayerNorm(72, elementwise_affine=False))(x)
+    assert fallback.relative_error(bare, linear(F.layer_norm(x, (72,)))) < 2e-3
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40, 700])
+@pytest.mark.parametrize("kinds", [("int16", "int16"), ("int8", "int8"), ("int8", "int16"), ("int16", "int8")])
+def test_an_mlp_in_one_call_is_its_layers_one_by_one(kernel, rows, kinds):
+    _, library = kernel
+    x, more = torch.randn(rows, 48), torch.randn(rows, 24)
+    first = NativeLinear(nn.Linear(48, 100), kinds[0], library, gelu=True, norm=nn.LayerNorm(48))
+    second = NativeLinear(nn.Linear(100, 24), kinds[1], library)
+    assert torch.equal(NativeMlp(first, second)(x, more), second(first(x), more))
+
+
+def test_a_lent_output_is_written_over_by_the_next(kernel):
+    _, library = kernel
+    layers = [NativeLinear(nn.Linear(8, 4), "int16", library, lends=True) for _ in range(2)]
+    first = layers[0](torch.randn(3, 8))
+    kept = first.clone()
+    second = layers[1](torch.randn(3, 8))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, kept)
+
+
+SHAPES = {  # queries, keys, width, depth
+    "one of each": (1, 1, 1, 1),
+    "odd": (7, 33, 5, 3),
+    "a vision transformer's": (50, 50, 64, 64),
+    "whole panels": (18, 48, 32, 48),
+    "few ask many": (2, 211, 24, 72),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_attention_is_torchs(kernel, shape, with_bias):
+    _, library = kernel
+    n, m, width, depth = SHAPES[shape]
+    q, k, v = (torch.randn(2, 3, *size) for size in ((n, width), (m, width), (m, depth)))
+    bias = torch.randn(3, n, m) * 2 if with_bias else None
+    attend = Attend(temperature=0.7)
+    assert fallback.relative_error(NativeAttend(attend, library)(q, k, v, bias=bias), attend(q, k, v, bias=bias)) < 2e-3
+
+
+def test_attention_takes_views_masks_and_peaks(kernel):
+    """Heads inside of tokens, keys that may not be seen, a query that may look nowhere, and logits of any size."""
+    _, library = kernel
+    q, k, v = torch.randn(2, 20, 3, 4, 16).permute(2, 0, 3, 1, 4)
+    mask = torch.rand(2, 1, 20, 20) > 0.4
+    mask[0, :, 5] = False
+    attend, native = Attend(), NativeAttend(Attend(), library)
+    found = native(q, k, v, mask=mask)
+    assert fallback.relative_error(found, attend(q, k, v, mask=mask)) < 2e-3
+    assert not found[0, :, 5].any()
+    assert found.transpose(1, 2).is_contiguous(), "so that joining the heads copies nothing"
+    for size in (1e-3, 30.0, 300.0):
+        assert fallback.relative_error(native(q * size, k, v), attend(q * size, k, v)) < (2e-3 if size < 100 else 2e-2)
+
+
+def test_attention_to_very_many_keys(kernel):
+    """Where each weight is small, and where one takes all: neither is lost in rounding, nor does a sum overflow."""
+    _, library = kernel
+    q, k, v = torch.randn(1, 1, 2, 8), torch.randn(1, 1, 20_000, 8), torch.ones(1, 1, 20_000, 4)
+    native = NativeAttend(Attend(), library)
+    for strength in (0.0, 1.0, 50.0):
+        assert torch.allclose(native(q * strength, k, v), v[:, :, :2], rtol=2e-2)
+
+
+@pytest.mark.parametrize("broken", ["q", "k", "v"])
+def test_attention_passes_broken_numbers_on(kernel, broken):
+    _, library = kernel
+    parts = {name: torch.randn(1, 2, 6, 16) for name in "qkv"}
+    parts[broken][0, 1, 3, 7] = float("nan")
+    finite = NativeAttend(Attend(), library)(*parts.values()).isfinite().all(dim=-1)
+    assert finite[0, 0].all()
+    assert not (finite[0, 1, 3] if broken == "q" else finite[0, 1].any())
+
+
 def test_threads_change_nothing(kernel):
     _, library = kernel
     layer, x = NativeLinear(nn.Linear(64, 300), "int8", library), torch.randn(500, 64)
@@ -175,7 +270,7 @@ def model():
 @pytest.fixture(scope="module")
 def native(kernels):
     if "avx2" not in kernels:
-        pytest.skip("the kernel is for x86 CPUs with AVX2")
+        pytest.skip("the kernel is for x86 CPUs with AVX2 or better")
 
 
 def test_layers_that_are_called_are_found(model):
@@ -189,7 +284,7 @@ def test_the_original_stays_as_it_was(native, model):
     images = torch.randn(2, 3, 64, 64)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     expected = model(images)
-    fast = prepare(model, dict.fromkeys(linear_layers(model, images), "int16"))
+    fast = prepare(model, Choice(dict.fromkeys(linear_layers(model, images), "int16")))
     assert 0 < fallback.relative_error(fast(images), expected) < 0.01
     assert type(model.layers[0].mlp.act) is nn.GELU
     assert type(model.layers[0].mlp.fc1) is nn.Linear
@@ -206,19 +301,68 @@ def test_ranges_hold_everything_that_was_seen(model):
     assert low + 127 * step == pytest.approx(float(seen.max()))
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"layer_scale": 0.3}, {"position": "rope"}, {"mlp": "swiglu"}, {"pool": "mean"}]
+)
+def test_whatever_a_block_is_made_of(native, options):
+    torch.manual_seed(0)
+    model = vt.create_model(
+        "vit_tiny_16", depth=2, dim=64, num_heads=2, image_size=64, num_classes=10, **options
+    ).eval()
+    images = torch.randn(2, 3, 64, 80)
+    fast = prepare(model, Choice(dict.fromkeys(linear_layers(model, images), "int16")))
+    assert fallback.relative_error(fast(images), model(images)) < 0.01
+
+
+def test_swin_with_its_biases_and_masks(native):
+    torch.manual_seed(0)
+    model = vt.create_model("swin_tiny", image_size=64, depths=(2, 2, 2, 2), num_classes=10).eval()
+    images = torch.randn(2, 3, 64, 96)
+    fast = prepare(model, Choice(dict.fromkeys(linear_layers(model, images), "int16")))
+    assert 0 < fallback.relative_error(fast(images), model(images)) < 0.01
+
+
+@pytest.mark.parametrize("names", [["layers.0.mlp.fc1"], ["layers.1.mixer.proj"], ["layers.0.mixer.qkv", "head"]])
+def test_some_layers_alone(native, model, names):
+    images = torch.randn(2, 3, 64, 64)
+    fast = prepare(model, Choice(dict.fromkeys(names, "int16")))
+    assert 0 < fallback.relative_error(fast(images), model(images)) < 0.01
+
+
+def test_the_tokens_that_are_read_can_have_more_bits(native, model):
+    images = torch.randn(8, 3, 64, 64)
+    layers = dict.fromkeys(linear_layers(model, images), "int8")
+    expected = model(images)
+    rough, careful = (
+        fallback.relative_error(prepare(model, Choice(layers, careful=tokens))(images), expected) for tokens in (0, 1)
+    )
+    assert careful < 0.6 * rough
+
+
 def test_choice_meets_the_tolerance_with_as_few_bits_as_it_can(native, model):
     images = torch.randn(4, 3, 64, 64)
     expected = model(images)
+    whole = dict.fromkeys(linear_layers(model, images), "int8")
+    rough = fallback.relative_error(prepare(model, Choice(whole))(images), expected)
     counts = []
-    for tolerance in (1e-6, 0.01, 0.02, 1.0):
-        choice = fallback.choose(model, images, "int8", "int16", tolerance)
-        error = fallback.relative_error(prepare(model, choice.kinds)(images), expected)
+    for tolerance in (1e-6, 0.5 * rough, 0.8 * rough, 2 * rough):
+        (choice,) = fallback.Search(model, images, "int8", "int16", tolerance).choices()
+        error = fallback.relative_error(prepare(model, choice)(images), expected)
         assert error <= tolerance or choice.count("int8") == 0
         counts.append(choice.count("int8"))
     assert counts == sorted(counts)
     assert counts[0] == 0
     assert counts[-1] == 9
     assert 0 < counts[2] < 9
+
+
+def test_where_a_token_is_read_there_are_two_choices(native, model):
+    images = torch.randn(4, 3, 64, 64)
+    whole = dict.fromkeys(linear_layers(model, images), "int8")
+    rough = fallback.relative_error(prepare(model, Choice(whole))(images), model(images))
+    by_layer, by_token = fallback.Search(model, images, "int8", "int16", 0.8 * rough).choices(read=1)
+    assert (by_layer.careful, by_token.careful) == (0, 1)
+    assert by_token.count("int8") == 9 > by_layer.count("int8")
 
 
 def test_the_library_is_compiled_once(folder, monkeypatch):

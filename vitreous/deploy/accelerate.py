@@ -14,7 +14,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 import vitreous
 from vitreous import machine
 from vitreous.deploy.engine import sharing_copy
+from vitreous.deploy.native.convert import Choice
 from vitreous.deploy.race import WAYS, Engine, Job, Precision, Tell, Tried, attempt, check
 from vitreous.models.base import Backbone
 from vitreous.options import did_you_mean
@@ -156,7 +157,7 @@ def decide(job: Job, ways: list[Way], *, fresh: bool, thorough: bool) -> Report:
         "engine": chosen.engine,
         "precision": chosen.precision,
         "speed_up": chosen.speed_up,
-        "kinds": dict(chosen.kinds),
+        "choice": asdict(chosen.choice) if chosen.choice else None,
     }
     with contextlib.suppress(OSError):
         machine.write(memory, json.dumps(choice, indent=1))
@@ -177,13 +178,14 @@ def race(job: Job, ways: list[Way], enough: float) -> list[Tried]:
 def recall(memory: Path, job: Job) -> Tried | None:
     """The way that was chosen before, if it still works and is still right; its speed is the one measured then."""
     try:
-        choice = json.loads(memory.read_text())
-        way, kinds, speed_up = (choice["engine"], choice["precision"]), choice["kinds"], float(choice["speed_up"])
+        kept = json.loads(memory.read_text())
+        way, speed_up = (kept["engine"], kept["precision"]), float(kept["speed_up"])
+        choice = Choice(**kept["choice"]) if kept["choice"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if way not in WAYS:
         return None
-    tried = check(replace(job, examples=[images[:2] for images in job.examples], kinds=kinds), way)
+    tried = check(replace(job, examples=[images[:2] for images in job.examples], choice=choice), way)
     return replace(tried, speed_up=speed_up) if tried.module is not None else None
 
 

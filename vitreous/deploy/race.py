@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -15,6 +15,7 @@ from vitreous import machine
 from vitreous.deploy import inductor, onnx_runtime
 from vitreous.deploy.engine import Unfit
 from vitreous.deploy.native import build, calibrate, engine, fallback
+from vitreous.deploy.native.convert import Choice
 from vitreous.deploy.native.linear import Kind, rules
 from vitreous.deploy.shortcuts import answer_only
 from vitreous.models.base import Backbone
@@ -36,7 +37,7 @@ class Job:
     examples: Sequence[Float[Tensor, "b c y x"]]
     tolerance: float
     static: bool = False
-    kinds: Mapping[str, Kind] | None = None  # of an earlier race, which saves the search for them
+    choice: Choice | None = None  # of bits, made in an earlier race, which saves the search
     tell: Tell = field(default=lambda words: None, compare=False)
 
     def allowed(self, precision: Precision) -> float:
@@ -53,7 +54,7 @@ class Tried:
     reason: str = ""
     error: float = float("nan")
     speed_up: float = float("nan")
-    kinds: Mapping[str, Kind] = field(default_factory=dict, repr=False)
+    choice: Choice | None = field(default=None, repr=False)
 
 
 def run_eager(job: Job, precision: Precision) -> Tried:
@@ -69,15 +70,24 @@ def run_native(job: Job, precision: Precision) -> Tried:
     if not layers:
         raise Unfit("it has no linear layers")
     ranges = calibrate.find_ranges(shortened, example, layers, top=rules(kernel)[3]) if job.static else None
-    kinds = dict(job.kinds or {})
-    if set(kinds) != set(layers) or wanted not in kinds.values():
-        kinds = dict.fromkeys(layers, wanted)
-        if precision == "int8":
-            more: Kind = "bf16" if level == "amx" else "int16"
-            kinds = fallback.choose(shortened, example, wanted, more, job.tolerance, ranges, job.tell).kinds
-    in_fewest = list(kinds.values()).count(wanted)
-    reason = f"{in_fewest} of {len(kinds)} linear layers in {wanted}, kernel for {level}"
-    return Tried("native", precision, engine.prepare(shortened, kinds, ranges), reason=reason, kinds=kinds)
+    if job.choice and job.choice.kinds.keys() == layers.keys() and wanted in job.choice.kinds.values():
+        choices = [job.choice]
+    elif precision == "int8":
+        more: Kind = "bf16" if level == "amx" else "int16"
+        search = fallback.Search(shortened, example, wanted, more, job.tolerance, ranges, job.tell)
+        choices = search.choices(shortened.read)
+    else:
+        choices = [Choice(dict.fromkeys(layers, wanted))]
+    modules = [engine.prepare(shortened, choice, ranges) for choice in choices]
+    fastest = 0
+    if len(modules) > 1:
+        speeds = [speed_up(job.model, module, example) for module in modules]
+        fastest = speeds.index(max(speeds))
+    choice = choices[fastest]
+    reason = f"{choice.count(wanted)} of {len(layers)} linear layers in {wanted}, kernel for {level}"
+    if choice.careful:
+        reason += f"; what is read in {choice.more}"
+    return Tried("native", precision, modules[fastest], reason=reason, choice=choice)
 
 
 def run_inductor(job: Job, precision: Precision) -> Tried:

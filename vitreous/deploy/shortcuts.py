@@ -27,12 +27,16 @@ from vitreous.models.vit import ViT
 
 
 class Shortened(nn.Module):
-    """A model that gives logits and nothing else; ``saved`` says in words what it leaves out, "" if nothing."""
+    """A model that gives logits and nothing else; ``saved`` says in words what it leaves out, "" if nothing.
+
+    ``read`` is the number of first tokens that the logits are read from, 0 if it is all cells.
+    """
 
     def __init__(self, inner: Backbone, saved: str) -> None:
         super().__init__()
         self.inner = inner
         self.saved = saved
+        self.read = (inner.answering(inner.num_prefix).stop or 0) if isinstance(inner, ViT) else 0
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
         logits: Tensor = self.inner(images)

@@ -146,12 +146,16 @@ class SelfAttention(nn.Module):
         self.drop = nn.Dropout(drop_rate)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        return self.drop(self.proj(self.look(x, grid, num_prefix)))
+
+    def look(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int) -> Float[Tensor, "b n d"]:
+        """What the heads have found, side by side, before it is projected."""
         q, k, v = rearrange(self.qkv(x), "b n (three h k) -> three b h n k", three=3, h=self.num_heads)
         if self.rotary is not None:
             q, k = self.rotary(q, grid, num_prefix), self.rotary(k, grid, num_prefix)
         bias = self.relative(grid, num_prefix) if self.relative is not None else None
         out = self.attend(q, k, v, bias=bias, layout=Layout(grid, grid, num_prefix))
-        return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
+        return rearrange(out, "b h n k -> b n (h k)")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,9 @@ from pathlib import Path
 from vitreous import machine
 from vitreous.deploy.engine import Unfit
 
-SOURCE = Path(__file__).with_name("linear.c")
+HOME = Path(__file__).parent
+SOURCES = sorted(HOME.glob("*.c"))
+HEADERS = sorted(HOME.glob("*.h"))
 
 #: What to compile for, best first: the CPU flags it needs, and how to say so to the compiler.
 LEVELS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
@@ -21,7 +23,10 @@ LEVELS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
         frozenset({"amx_tile", "amx_int8", "amx_bf16", "avx512_vnni"}),
         ("-mavx512f", "-mavx512vnni", "-mavx2", "-mamx-tile", "-mamx-int8", "-mamx-bf16", "-DTILES=<immintrin.h>"),
     ),
-    "avx512_vnni": (frozenset({"avx512f", "avx512_vnni", "fma"}), ("-mavx512f", "-mavx512vnni", "-mavx2", "-mfma")),
+    "avx512_vnni": (
+        frozenset({"avx512f", "avx512_vnni", "fma"}),
+        ("-mavx512f", "-mavx512vnni", "-mavx2", "-mfma", "-mprefer-vector-width=512"),
+    ),
     "avx2": (frozenset({"avx2", "fma"}), ("-mavx2", "-mfma")),
     "portable": (frozenset(), ()),
 }
@@ -40,13 +45,13 @@ def compile_library(level: str, *more: str, folder: Path | None = None) -> Path:
     if compiler is None:
         raise Unfit("no C compiler found (gcc or clang, or the one that the variable CC names)")
     options = ["-O3", "-std=gnu11", "-fPIC", "-shared", "-fopenmp", *LOOSE, *LEVELS[level][1], *more]
-    identity = "\n".join([compiler, *options, SOURCE.read_text()])
+    identity = "\n".join([compiler, *options, *(path.read_text() for path in (*SOURCES, *HEADERS))])
     folder = machine.cache_folder() if folder is None else folder
     library = folder / f"linear-{level}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             fresh = Path(scratch, library.name)
-            command = [compiler, *options, str(SOURCE), "-o", str(fresh), "-lm"]
+            command = [compiler, *options, *map(str, SOURCES), "-o", str(fresh), "-lm"]
             result = subprocess.run(command, capture_output=True, text=True, check=False)
             if result.returncode:
                 raise Unfit(f"{compiler} cannot compile the kernel: {last_line(result.stderr)}")
@@ -78,8 +83,10 @@ def library() -> tuple[str, ctypes.CDLL]:
 
 def open_library(path: Path) -> ctypes.CDLL:
     opened = ctypes.CDLL(str(path))
-    opened.room.restype = ctypes.c_long
-    opened.linear.restype = None
+    for room in (opened.room, opened.mlp_room, opened.attention_room):
+        room.restype = ctypes.c_long
+    for kernel in (opened.linear, opened.mlp, opened.attention):
+        kernel.restype = None
     if opened.ready():
         raise Unfit("the operating system does not give AMX tiles to this process")
     return opened

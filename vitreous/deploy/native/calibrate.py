@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from vitreous.deploy.native.engine import Range
+from vitreous.deploy.native.convert import Range
 
 
 @torch.inference_mode()

@@ -8,37 +8,44 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.deploy.engine import Model, Unfit, sharing_copy
+from vitreous.deploy.native.block import NativeBlock, is_exact_gelu
 from vitreous.deploy.native.build import library
-from vitreous.deploy.native.linear import Kind, NativeLinear
+from vitreous.deploy.native.convert import Choice, Converter, Range
+from vitreous.layers.attention import Attend
+from vitreous.layers.block import PreNormBlock
 from vitreous.layers.mlp import Mlp
 
-Range = tuple[float, float]  # the low and the step of activations
 
-
-def prepare(model: Model, kinds: Mapping[str, Kind], ranges: Mapping[str, Range] | None = None) -> Model:
-    """A copy that shares the weights, with the layers named in ``kinds`` in integers.
+def prepare(model: Model, choice: Choice, ranges: Mapping[str, Range] | None = None) -> Model:
+    """A copy that shares the weights, with the layers named in ``choice`` in integers, and attention too.
 
     ``ranges`` fixes the low and step of a layer's activations, which are otherwise found for every token.
     """
     level, kernel = library()
-    if "bf16" in kinds.values() and level != "amx":
+    if "bf16" in choice.kinds.values() and level != "amx":
         raise Unfit("bfloat16 needs AMX tiles, which this CPU does not have")
     fast = sharing_copy(model)
-    for name, kind in kinds.items():
-        home, _, attribute = name.rpartition(".")
-        parent, linear = fast.get_submodule(home), fast.get_submodule(name)
-        if not isinstance(linear, nn.Linear):
-            raise ValueError(f"{name} is a {type(linear).__name__}; only linear layers run in integers")
-        gelu = isinstance(parent, Mlp) and linear is parent.fc1 and is_exact_gelu(parent.act)
+    converter = Converter(fast, choice, kernel, ranges or {})
+    attends = {name: module for name, module in fast.named_modules() if type(module) is Attend}
+    blocks = {name: block for name, block in fast.named_modules() if type(block) is PreNormBlock}
+    native = {name: NativeBlock(block, name, converter) for name, block in blocks.items()}
+    for name in choice.kinds.keys() - converter.done:
+        parent = fast.get_submodule(name.rpartition(".")[0])
+        gelu = isinstance(parent, Mlp) and name.endswith(".fc1") and is_exact_gelu(parent.act)
+        put(fast, name, converter.linear(name, gelu=gelu))
         if gelu:
             parent.act = nn.Identity()
-        fixed = ranges.get(name) if ranges and kind == "int8" else None
-        setattr(parent, attribute, NativeLinear(linear, kind, kernel, gelu=gelu, fixed=fixed))
+    for name, attend in attends.items():
+        if fast.get_submodule(name) is attend:
+            put(fast, name, converter.attend(attend))
+    for name, block in native.items():
+        put(fast, name, block)
     return fast
 
 
-def is_exact_gelu(act: nn.Module) -> bool:
-    return type(act) is nn.GELU and act.approximate == "none"
+def put(model: nn.Module, name: str, module: nn.Module) -> None:
+    home, _, attribute = name.rpartition(".")
+    setattr(model.get_submodule(home), attribute, module)
 
 
 @torch.inference_mode()

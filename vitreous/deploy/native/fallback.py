@@ -1,19 +1,22 @@
 """Which layers stand fewer bits: each one's effect on the answer is measured, and the worst get more.
 
 Errors of layers are nearly independent, so their squares add up. The layers whose square weighs most, for the time
-that fewer bits would save, go back to more bits until what is left is within the tolerance.
+that fewer bits would save, go back to more bits until what is left is within the tolerance. Where the answer is read
+from a class token, there is another way: that token alone runs in more bits in all layers, since the errors of the
+others average out when it looks at them. It costs little where there are many tokens for each weight.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.deploy.native.engine import Range, linear_layers, prepare
+from vitreous.deploy.native.convert import Choice, Range
+from vitreous.deploy.native.engine import linear_layers, prepare
 from vitreous.deploy.native.linear import Kind
 
 FEW = 2  # pictures that the effects of single layers are measured with
@@ -21,53 +24,55 @@ MARGIN = 0.95  # of the tolerance that the example may use up, since other pictu
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What every layer runs in, with the error of the logits when it alone runs in the fewest bits."""
+class Search:
+    """A model in the ``fewest`` bits that the tolerance allows, and in ``more`` where it does not."""
 
-    kinds: dict[str, Kind]
-    effects: dict[str, float]
+    model: nn.Module
+    example: Float[Tensor, "b c y x"]
+    fewest: Kind
+    more: Kind
+    tolerance: float
+    ranges: Mapping[str, Range] | None = None
+    tell: Callable[[str], None] = lambda words: None
 
-    def count(self, kind: Kind) -> int:
-        return list(self.kinds.values()).count(kind)
+    @torch.inference_mode()
+    def choices(self, read: int = 0) -> list[Choice]:
+        """All layers in the fewest bits if that is good enough; else a choice of layers and, where the answer is
+        ``read`` from the first tokens, another one that is careful with these."""
+        rough = Choice(dict.fromkeys(linear_layers(self.model, self.example[:1]), self.fewest), self.more)
+        if self.passes(rough):
+            return [rough]
+        return [self.refined(replace(rough, careful=tokens)) for tokens in dict.fromkeys((0, read))]
+
+    def refined(self, rough: Choice) -> Choice:
+        """With those layers in more bits that the tolerance asks for."""
+        if rough.careful and self.passes(rough):
+            return rough
+        few = self.example[:FEW]
+        work, effects = linear_layers(self.model, few), dict[str, float]()
+        for number, name in enumerate(work, 1):
+            self.tell(f"error of {self.fewest} in layer {number} of {len(work)}")
+            effects[name] = self.error(replace(rough, kinds={name: self.fewest}), few)
+        worst_first = sorted(work, key=lambda name: effects[name] ** 2 / work[name], reverse=True)
+        back = within_budget([effects[name] for name in worst_first], MARGIN * self.tolerance)
+        while True:
+            kinds = {name: self.more if name in worst_first[:back] else self.fewest for name in work}
+            choice = replace(rough, kinds=kinds)
+            if back == len(work) or self.passes(choice):
+                return choice
+            back = min(len(work), back + max(1, len(work) // 20))
+
+    def passes(self, choice: Choice) -> bool:
+        return self.error(choice, self.example) <= MARGIN * self.tolerance
+
+    def error(self, choice: Choice, images: Float[Tensor, "b c y x"]) -> float:
+        return relative_error(prepare(self.model, choice, self.ranges)(images), self.model(images))
 
 
 def relative_error(found: Float[Tensor, "b k"], expected: Float[Tensor, "b k"]) -> float:
     """The length of the difference, in lengths of what was expected; infinite if it is no number."""
     error = float((found - expected).norm() / expected.norm().clamp(min=1e-30))
     return error if error == error else float("inf")
-
-
-@torch.inference_mode()
-def choose(
-    model: nn.Module,
-    example: Tensor,
-    fewest: Kind,
-    more: Kind,
-    tolerance: float,
-    ranges: Mapping[str, Range] | None = None,
-    tell: Callable[[str], None] = lambda words: None,
-) -> Choice:
-    """As many layers in the ``fewest`` bits as the tolerance allows, the others in ``more``."""
-    few, allowed = example[:FEW], MARGIN * tolerance
-    expected = model(example)
-    work = linear_layers(model, few)
-
-    def error(kinds: dict[str, Kind], images: Tensor = example) -> float:
-        return relative_error(prepare(model, kinds, ranges)(images), expected[: len(images)])
-
-    if error(dict.fromkeys(work, fewest)) <= allowed:
-        return Choice(dict.fromkeys(work, fewest), {})
-    effects = {}
-    for number, name in enumerate(work, 1):
-        tell(f"error of {fewest} in layer {number} of {len(work)}")
-        effects[name] = error({name: fewest}, few)
-    worst_first = sorted(work, key=lambda name: effects[name] ** 2 / work[name], reverse=True)
-    back = within_budget([effects[name] for name in worst_first], allowed)
-    while True:
-        kinds = {name: more if name in worst_first[:back] else fewest for name in work}
-        if back == len(work) or error(kinds) <= allowed:
-            return Choice(kinds, effects)
-        back = min(len(work), back + max(1, len(work) // 20))
 
 
 def within_budget(errors: list[float], tolerance: float) -> int:

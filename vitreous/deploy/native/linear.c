@@ -1,178 +1,40 @@
-/* y = act(x Wᵀ + b) with x and W in small integers: see linear.py for what the numbers mean.
+/* y = act(x Wᵀ + b) with x and W in small integers: see linear.py for what the numbers mean. */
 
-   Weights lie in panels of 16 columns. Within a panel, what belongs to one column comes in groups of four bytes (two
-   16-bit or four 8-bit numbers), group after group, the 16 columns side by side: 64 bytes that one vector, or one row
-   of an AMX tile, takes at once. The kinds of arithmetic differ only in how a group is multiplied and added. */
-
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
-#if defined(TILES)
-#include TILES /* where the tile instructions are declared */
-#endif
-
-enum { INT16, INT8, BF16 };
-enum { PANEL = 16, GROUP = 4, LINE = PANEL * GROUP };
-
-/* ---- sixteen columns at once: add up the products of one group (16 bits) or two (8 bits) ---- */
-
-#if defined(__AVX512VNNI__)
-enum { ROWS16 = 12, ROWS8 = 12, TOP8 = 255, LARGEST8 = 127 };
-typedef __m512i vec;
-static inline vec zero(void) { return _mm512_setzero_si512(); }
-static inline void store(int32_t *to, vec v) { _mm512_storeu_si512(to, v); }
-static inline vec dot16(vec sum, const int32_t *a, const char *b) {
-    return _mm512_dpwssd_epi32(sum, _mm512_set1_epi32(*a), _mm512_loadu_si512(b));
-}
-static inline vec dot8(vec sum, const int32_t *a, const char *b) {
-    sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi32(a[0]), _mm512_loadu_si512(b));
-    return _mm512_dpbusd_epi32(sum, _mm512_set1_epi32(a[1]), _mm512_loadu_si512(b + LINE));
-}
-#elif defined(__AVX2__)
-enum { ROWS16 = 6, ROWS8 = 4, TOP8 = 127, LARGEST8 = 63 };
-typedef struct { __m256i low, high; } vec;
-static inline vec zero(void) { return (vec){_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-static inline void store(int32_t *to, vec v) {
-    _mm256_storeu_si256((__m256i *)to, v.low);
-    _mm256_storeu_si256((__m256i *)to + 1, v.high);
-}
-/* Written out, since compilers reorder the intrinsics until twelve sums no longer fit into the registers. */
-static inline vec dot16(vec sum, const int32_t *a, const char *b) {
-    __m256i x = _mm256_set1_epi32(*a), product;
-    __asm__("vpmaddwd %4, %2, %3\n\tvpmaddwd %5, %2, %2\n\tvpaddd %3, %0, %0\n\tvpaddd %2, %1, %1"
-            : "+x"(sum.low), "+x"(sum.high), "+x"(x), "=&x"(product)
-            : "x"(*(const __m256i *)b), "x"(((const __m256i *)b)[1]));
-    return sum;
-}
-/* Four products are added in 16 bits, which 4 · 127 · 63 does not overflow: both sides have seven bits here. */
-static inline vec dot8(vec sum, const int32_t *a, const char *b) {
-    static const int16_t one[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-    const __m256i *w = (const __m256i *)b;
-    __m256i x, low, high, more;
-    __asm__("vpbroadcastd %6, %2\n\tvpmaddubsw %8, %2, %3\n\tvpmaddubsw %9, %2, %4\n\t"
-            "vpbroadcastd %7, %2\n\tvpmaddubsw %10, %2, %5\n\tvpmaddubsw %11, %2, %2\n\t"
-            "vpaddw %5, %3, %3\n\tvpaddw %2, %4, %4\n\tvpmaddwd %12, %3, %3\n\tvpmaddwd %12, %4, %4\n\t"
-            "vpaddd %3, %0, %0\n\tvpaddd %4, %1, %1"
-            : "+x"(sum.low), "+x"(sum.high), "=&x"(x), "=&x"(low), "=&x"(high), "=&x"(more)
-            : "m"(a[0]), "m"(a[1]), "x"(w[0]), "x"(w[1]), "x"(w[2]), "x"(w[3]), "m"(*(const __m256i *)one));
-    return sum;
-}
-#else
-enum { ROWS16 = 4, ROWS8 = 4, TOP8 = 255, LARGEST8 = 127 };
-typedef struct { int32_t lane[PANEL]; } vec;
-static inline vec zero(void) { return (vec){{0}}; }
-static inline void store(int32_t *to, vec v) { memcpy(to, v.lane, sizeof v.lane); }
-static inline vec dot16(vec sum, const int32_t *a, const char *b) {
-    const int16_t *x = (const int16_t *)a, *w = (const int16_t *)b;
-    for (int i = 0; i < PANEL; i++) sum.lane[i] += x[0] * w[2 * i] + x[1] * w[2 * i + 1];
-    return sum;
-}
-static inline vec dot8(vec sum, const int32_t *a, const char *b) {
-    const uint8_t *x = (const uint8_t *)a;
-    const int8_t *w = (const int8_t *)b;
-    for (int i = 0; i < PANEL; i++)
-        for (int j = 0; j < GROUP; j++)
-            sum.lane[i] += x[j] * w[GROUP * i + j] + x[GROUP + j] * w[LINE + GROUP * i + j];
-    return sum;
-}
-#endif
-
-/* ---- a block of sums: rows of activations times panels of weights, over all groups ---- */
-
-typedef void sum_block(const char *a, long stride, const char *b, long groups, int32_t *sums);
-
-#define VECTORS(NAME, DOT, ROWS, GROUPS)                                                        \
-    static void NAME(const char *a, long stride, const char *b, long groups, int32_t *sums) {   \
-        vec sum[ROWS];                                                                          \
-        for (int r = 0; r < ROWS; r++) sum[r] = zero();                                         \
-        for (long g = 0; g < groups; g += GROUPS)                                               \
-            _Pragma("GCC unroll 16") for (int r = 0; r < ROWS; r++)                             \
-                sum[r] = DOT(sum[r], (const int32_t *)(a + r * stride) + g, b + g * LINE);      \
-        for (int r = 0; r < ROWS; r++) store(sums + r * PANEL, sum[r]);                         \
-    }
-VECTORS(vectors16, dot16, ROWS16, 1)
-
-#if defined(TILES)
-/* Two by two tiles of 16 × 16 sums; sixteen groups fill a tile of activations or of weights. */
-#define IN_TILES(NAME, DOT)                                                                     \
-    static void NAME(const char *a, long stride, const char *b, long groups, int32_t *sums) {   \
-        _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);                             \
-        for (long g = 0; g < groups; g += 16) {                                                 \
-            _tile_loadd(4, a + g * GROUP, stride);                                              \
-            _tile_loadd(5, a + g * GROUP + 16 * stride, stride);                                \
-            _tile_loadd(6, b + g * LINE, LINE);                                                 \
-            _tile_loadd(7, b + (groups + g) * LINE, LINE);                                      \
-            DOT(0, 4, 6); DOT(1, 4, 7); DOT(2, 5, 6); DOT(3, 5, 7);                             \
-        }                                                                                       \
-        _tile_stored(0, sums, 2 * LINE);            _tile_stored(1, sums + 16, 2 * LINE);       \
-        _tile_stored(2, sums + 512, 2 * LINE);      _tile_stored(3, sums + 528, 2 * LINE);      \
-    }
-IN_TILES(tiles8, _tile_dpbusd)
-IN_TILES(tiles_bf16, _tile_dpbf16ps)
-
-static const struct { sum_block *sum; int rows, panels; } KIND[] = {
-    [INT16] = {vectors16, ROWS16, 1}, [INT8] = {tiles8, 32, 2}, [BF16] = {tiles_bf16, 32, 2}};
-enum { PANELS = 2, GROUPS = 16 };
-
-/* The palette is set here and not read from the processor: on some virtual machines that says it has none. */
-static void start_tiles(void) {
-    struct { uint8_t palette, start, unused[14]; uint16_t bytes[16]; uint8_t rows[16]; } config = {.palette = 1};
-    for (int tile = 0; tile < 8; tile++) config.bytes[tile] = LINE, config.rows[tile] = 16;
-    _tile_loadconfig(&config);
-}
-static void stop_tiles(void) { _tile_release(); }
-
-#if defined(__AMX_TILE__)
-#include <sys/syscall.h>
-#include <unistd.h>
-enum { ASK_FOR_STATE = 0x1023, TILE_DATA = 18 };
-/* Linux gives tiles to those who ask for them; 0 if it does. */
-long ready(void) { return syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA); }
-#else
-long ready(void) { return 0; }
-#endif
-#else
-VECTORS(vectors8, dot8, ROWS8, 2)
-
-static const struct { sum_block *sum; int rows, panels; } KIND[] = {
-    [INT16] = {vectors16, ROWS16, 1}, [INT8] = {vectors8, ROWS8, 1}};
-enum { PANELS = 1, GROUPS = 2 };
-static void start_tiles(void) {}
-static void stop_tiles(void) {}
-long ready(void) { return 0; }
-#endif
-
-/* ---- one layer ---- */
+#include "products.h"
 
 typedef struct {
     long kind, inputs, outputs, groups, gelu;
     const char *weights;
-    const float *scale, *total, *bias; /* of each column: what 1 stands for, the sum of its integers, the bias */
-    float top;                         /* the largest integer of an activation */
-    float low, step;                   /* activations are low + step · integer; step 0: found for each row */
+    const float *scale, *total, *bias;      /* of each column: what 1 stands for, the sum of its integers, the bias */
+    const float *norm_weight, *norm_bias;   /* of the LayerNorm before it; 0: there is none */
+    float epsilon;
+    float top;                              /* the largest integer of an activation */
+    float low, step;                        /* activations are low + step · integer; step 0: found for each row */
 } Layer;
+
+/* 0 if the instructions may be used. */
+long ready(void) { return ask_for_tiles(); }
 
 /* Columns and groups come in multiples of the first two; integers of 8 bits go up to the others. */
 void rules(long *columns, long *groups, long *weight, long *activation) {
-    *columns = PANEL * PANELS, *groups = GROUPS, *weight = LARGEST8, *activation = TOP8;
+    *columns = PANEL * MULTIPLE, *groups = GROUPS, *weight = LARGEST8, *activation = TOP8;
 }
 
-/* An integer for every float, in the same order; NaN lies beyond both infinities. Compilers find the extremes of
-   integers with vectors, those of floats only where they may forget about NaN. */
-static inline int32_t order(float x) {
-    int32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits ^ (bits >> 31 & INT32_MAX);
-}
-static inline float number(int32_t order) {
-    int32_t bits = order ^ (order >> 31 & INT32_MAX);
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+/* (x − mean) / √(variance + ε) · weight + bias */
+static void normalise(const Layer *layer, const float *restrict x, float *restrict to) {
+    const float *restrict weight = layer->norm_weight, *restrict bias = layer->norm_bias;
+    const ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    floats sums = {0}, squares = {0};
+    long width = layer->inputs;
+    for (long i = 0; i < width; i += PANEL) sums += some(x + i, width - i);
+    float mean = sum_of(sums) / width;
+    for (long i = 0; i < width; i += PANEL) {
+        floats apart = some(x + i, width - i) - mean;
+        apart = (floats)((ints)apart & (lanes < (int)(width - i)));
+        squares += apart * apart;
+    }
+    float inverse = 1 / sqrtf(sum_of(squares) / width + layer->epsilon);
+    for (long i = 0; i < width; i++) to[i] = (x[i] - mean) * inverse * weight[i] + bias[i];
 }
 
 /* A row as integers: x ≈ low + step · integer. Where a number is not finite, no answer of the row will be. */
@@ -187,88 +49,163 @@ static void to_integers(const Layer *layer, const float *restrict x, char *restr
         *low = 0, *step = 1;
         return;
     }
-    int32_t first = 0, last = order(1e-30f);
-    for (long i = 0; i < width; i++) {
-        int32_t place = order(x[i]);
-        first = place < first ? place : first;
-        last = place > last ? place : last;
+    ints first = {0}, last = {0};
+    for (long i = 0; i < width; i += PANEL) {
+        ints place = order(some(x + i, width - i));
+        first = sooner(first, place), last = later(last, place);
     }
-    float least = number(first), most = number(last), top = layer->top, broken = (least + most) * 0;
+    float least = number(~last_of(~first)), most = number(last_of(last)), top = layer->top, broken = (least + most) * 0;
+    most = most < 1e-30f ? 1e-30f : most;
     if (layer->kind == INT16) {
         float largest = most > -least ? most : -least, inverse = top / largest;
         *low = broken, *step = largest / top;
-        for (long i = 0; i < width; i++) ((int16_t *)to)[i] = (int)rintf(x[i] * inverse);
+        round16(x, width, 0, inverse, (int16_t *)to);
         return;
     }
     float start = layer->step ? layer->low : least, one = layer->step ? layer->step : (most - least) / top;
-    float inverse = 1 / one;
     *low = start + broken, *step = one;
-    for (long i = 0; i < width; i++) {
-        float place = (x[i] - start) * inverse;
-        place = place > 0 ? place : 0;
-        ((uint8_t *)to)[i] = (int)rintf(place < top ? place : top);
-    }
+    round8(x, width, start, 1 / one, (uint8_t *)to);
 }
 
 /* x Φ(x), with erf as a quotient of two polynomials: wrong by less than 5 · 10⁻⁷. */
-static inline float gelu(float x) {
-    float z = x * 0.70710678f;
-    z = z < -4 ? -4 : z > 4 ? 4 : z;
-    float s = z * z;
-    float above = -1.60960333e-2f + s * (-2.95459981e-3f + s * (-7.34990630e-4f + s * (-5.69250639e-5f
-                + s * (-2.10102402e-6f + s * (2.77068142e-8f + s * -2.72614226e-10f)))));
-    float below = -1.42647390e-2f + s * (-7.37332917e-3f + s * (-1.68282697e-3f + s * (-2.13374055e-4f
-                + s * -1.45660718e-5f)));
+static inline floats gelu(floats x) {
+    floats z = x * 0.70710678f, four = z * 0 + 4;
+    z = choose(z < -four, -four, choose(z > four, four, z));
+    floats s = z * z;
+    floats above = -1.60960333e-2f + s * (-2.95459981e-3f + s * (-7.34990630e-4f + s * (-5.69250639e-5f
+                 + s * (-2.10102402e-6f + s * (2.77068142e-8f + s * -2.72614226e-10f)))));
+    floats below = -1.42647390e-2f + s * (-7.37332917e-3f + s * (-1.68282697e-3f + s * (-2.13374055e-4f
+                 + s * -1.45660718e-5f)));
     return 0.5f * x * (1 + z * above / below);
 }
 
-/* The sums of one panel as numbers again, for a few rows. */
+/* The sums of one panel as numbers again, for a few rows, added to `more` if it is given. */
 static inline void finish(const Layer *layer, long rows, long column, const int32_t *sums, long stride, const float *low,
-                          const float *step, float *y) {
-    const float *scale = layer->scale + column, *total = layer->total + column, *bias = layer->bias + column;
+                          const float *step, const float *more, float *y) {
+    floats scale = *(const floats *)(layer->scale + column), bias = *(const floats *)(layer->bias + column);
+    floats total = scale * *(const floats *)(layer->total + column);
     long width = layer->outputs - column;
     for (long r = 0; r < rows; r++, sums += stride, y += layer->outputs) {
-        float done[PANEL];
-        if (layer->kind == BF16)
-            for (int i = 0; i < PANEL; i++) done[i] = ((const float *)sums)[i] + bias[i];
-        else
-            for (int i = 0; i < PANEL; i++) done[i] = scale[i] * (step[r] * (float)sums[i] + low[r] * total[i]) + bias[i];
-        if (layer->gelu)
-            for (int i = 0; i < PANEL; i++) done[i] = gelu(done[i]);
-        if (width >= PANEL) memcpy(y, done, sizeof done);
-        else memcpy(y, done, width * sizeof *y);
+        floats done = layer->kind == BF16 ? *(const floats *)sums + bias
+                    : scale * step[r] * as_floats(*(const ints *)sums) + (low[r] * total + bias);
+        if (layer->gelu) done = gelu(done);
+        if (more) done += some(more + r * layer->outputs, width);
+        if (width >= PANEL) *(floats *)y = done;
+        else memcpy(y, &done, width * sizeof *y);
     }
 }
 
-enum { CHUNK = 96, COLUMNS = 8 * PANEL }; /* what one thread does at a time */
+/* What a thread works in: a chunk of rows as integers, with their lows and steps, and one row as floats. */
+typedef struct { char *integers; float *low, *step, *row; } Desk;
 
-/* How many bytes `linear` needs to work in. */
-long room(const Layer *layer, long rows) { return (rows + CHUNK) * (layer->groups * GROUP + 2 * (long)sizeof(float)); }
+static long lay_out(const Layer *layer, long rows, char *at, Desk *desk) {
+    long padded = rows + 32; /* blocks of sums may reach beyond the last row */
+    long sizes[] = {padded * layer->groups * GROUP, padded * 4, padded * 4, layer->inputs * 4};
+    char *places[4], *start = at;
+    for (int i = 0; i < 4; i++) places[i] = at, at += up(sizes[i], LINE);
+    *desk = (Desk){places[0], (float *)places[1], (float *)places[2], (float *)places[3]};
+    return at - start;
+}
 
-void linear(const Layer *layer, const float *x, long rows, float *y, char *work) {
-    long stride = layer->groups * GROUP, padded = rows + CHUNK;
-    int height = KIND[layer->kind].rows, width = KIND[layer->kind].panels * PANEL;
-    float *low = (float *)(work + padded * stride), *step = low + padded;
+/* Some rows, for the columns from `left` to `right`. */
+static void some_rows(const Layer *layer, const float *x, long rows, const float *more, float *y, long left, long right,
+                      const Desk *desk) {
+    Kind kind = KIND[layer->kind];
+    long stride = layer->groups * GROUP, width;
+    int32_t sums[32 * 32];
+    for (long r = 0; r < rows; r++) {
+        const float *row = x + r * layer->inputs;
+        if (layer->norm_weight) normalise(layer, row, desk->row), row = desk->row;
+        memset(desk->integers + (r + 1) * stride - GROUPS * GROUP, 0, GROUPS * GROUP);
+        to_integers(layer, row, desk->integers + r * stride, desk->low + r, desk->step + r);
+    }
+    for (long column = left; column < right; column += width) {
+        sum_block *sum = column + kind.panels * PANEL <= right || !kind.narrow ? kind.wide : kind.narrow;
+        width = sum == kind.wide ? kind.panels * PANEL : PANEL;
+        for (long r = 0; r < rows; r += kind.rows) {
+            sum(desk->integers + r * stride, stride, layer->weights + column * stride, layer->groups, sums);
+            for (long c = column; c < column + width && c < right; c += PANEL) {
+                long at = r * layer->outputs + c;
+                finish(layer, kind.rows < rows - r ? kind.rows : rows - r, c, sums + c - column, width, desk->low + r,
+                       desk->step + r, more ? more + at : 0, y + at);
+            }
+        }
+    }
+}
+
+enum { CHUNK = 128 }; /* rows that a thread takes at most at a time */
+
+/* Rows in chunks that threads share evenly, and few rows also by columns. */
+typedef struct { long rows, count, columns; } Chunks;
+
+static Chunks divide(const Layer *layer, long rows) {
+    long threads = omp_get_max_threads(), turns = (rows + threads * CHUNK - 1) / (threads * CHUNK);
+    Chunks chunks = {.rows = up((rows + threads * turns - 1) / (threads * turns), KIND[layer->kind].rows)};
+    chunks.count = (rows + chunks.rows - 1) / chunks.rows;
+    long parts = chunks.count < threads ? threads / chunks.count : 1;
+    chunks.columns = up((layer->outputs + parts - 1) / parts, KIND[layer->kind].panels * PANEL);
+    return chunks;
+}
+
+/* How many bytes `linear` needs to work in; and `mlp`. */
+long room(const Layer *layer, long rows) {
+    Desk unused;
+    return lay_out(layer, divide(layer, rows).rows, 0, &unused) * omp_get_max_threads();
+}
+long mlp_room(const Layer *first, const Layer *second, long rows) {
+    long most = divide(first, rows).rows, other = divide(second, rows).rows;
+    long hidden = up((most > other ? most : other) * first->outputs * 4, LINE);
+    return room(first, rows) + room(second, rows) + hidden * omp_get_max_threads();
+}
+
+/* y = act(norm(x) Wᵀ + b), or that added to `more`. */
+void linear(const Layer *layer, const float *x, long rows, const float *more, float *y, char *work) {
+    Chunks chunks = divide(layer, rows);
 #pragma omp parallel
     {
-#pragma omp for
-        for (long r = 0; r < rows; r++) {
-            memset(work + (r + 1) * stride - GROUPS * GROUP, 0, GROUPS * GROUP);
-            to_integers(layer, x + r * layer->inputs, work + r * stride, low + r, step + r);
-        }
+        Desk desk;
+        long size = lay_out(layer, chunks.rows, work, &desk);
+        lay_out(layer, chunks.rows, work + size * omp_get_thread_num(), &desk);
         start_tiles();
 #pragma omp for collapse(2) schedule(dynamic)
-        for (long first = 0; first < rows; first += CHUNK)
-            for (long left = 0; left < layer->outputs; left += COLUMNS) {
-                int32_t sums[32 * 32];
-                for (long column = left; column < left + COLUMNS && column < layer->outputs; column += width)
-                    for (long row = first; row < first + CHUNK && row < rows; row += height) {
-                        KIND[layer->kind].sum(work + row * stride, stride, layer->weights + column * stride, layer->groups, sums);
-                        for (long c = column; c < column + width && c < layer->outputs; c += PANEL)
-                            finish(layer, height < rows - row ? height : rows - row, c, sums + c - column, width,
-                                   low + row, step + row, y + row * layer->outputs + c);
-                    }
+        for (long first = 0; first < rows; first += chunks.rows)
+            for (long left = 0; left < layer->outputs; left += chunks.columns) {
+                long here = rows - first < chunks.rows ? rows - first : chunks.rows;
+                long right = left + chunks.columns < layer->outputs ? left + chunks.columns : layer->outputs;
+                long out = first * layer->outputs;
+                some_rows(layer, x + first * layer->inputs, here, more ? more + out : 0, y + out, left, right, &desk);
             }
+        stop_tiles();
+    }
+}
+
+/* Two layers, one behind the other: what is between them stays with the thread, in its cache. */
+void mlp(const Layer *first, const Layer *second, const float *x, long rows, const float *more, float *y, char *work) {
+    Chunks chunks = divide(first, rows), others = divide(second, rows);
+    if (chunks.count < omp_get_max_threads()) { /* too few rows: threads share the columns of each layer */
+        float *hidden = (float *)work;
+        work += up(rows * first->outputs * 4, LINE);
+        linear(first, x, rows, 0, hidden, work);
+        linear(second, hidden, rows, more, y, work);
+        return;
+    }
+    if (others.rows > chunks.rows) chunks = others;
+#pragma omp parallel
+    {
+        Desk one, two;
+        long hidden_size = up(chunks.rows * first->outputs * 4, LINE);
+        long size = hidden_size + lay_out(first, chunks.rows, work, &one) + lay_out(second, chunks.rows, work, &two);
+        char *own = work + size * omp_get_thread_num();
+        float *hidden = (float *)own;
+        own += hidden_size;
+        lay_out(second, chunks.rows, own + lay_out(first, chunks.rows, own, &one), &two);
+        start_tiles();
+#pragma omp for schedule(dynamic)
+        for (long at = 0; at < rows; at += chunks.rows) {
+            long here = rows - at < chunks.rows ? rows - at : chunks.rows, out = at * second->outputs;
+            some_rows(first, x + at * first->inputs, here, 0, hidden, 0, first->outputs, &one);
+            some_rows(second, hidden, here, more ? more + out : 0, y + out, 0, second->outputs, &two);
+        }
         stop_tiles();
     }
 }

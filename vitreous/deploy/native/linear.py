@@ -16,7 +16,9 @@ Everything around the product (norms, softmax, GELU) stays in float32.
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -40,13 +42,18 @@ class Layer(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_long) for name in ("kind", "inputs", "outputs", "groups", "gelu")),
-        *((name, ctypes.c_void_p) for name in ("weights", "scale", "total", "bias")),
-        *((name, ctypes.c_float) for name in ("top", "low", "step")),
+        *((name, ctypes.c_void_p) for name in ("weights", "scale", "total", "bias", "norm_weight", "norm_bias")),
+        *((name, ctypes.c_float) for name in ("epsilon", "top", "low", "step")),
     )
 
 
 class NativeLinear(nn.Module):
-    """``linear`` for inference, with GELU behind it if wanted; ``fixed`` is the (low, step) of every activation."""
+    """``linear`` for inference; ``fixed`` is the (low, step) of every activation.
+
+    What stands around it may be part of it: a ``norm`` before it, GELU behind it, and numbers that the output is
+    multiplied by (``scale``), before it is added to something else. A layer that ``lends`` its output wants it back:
+    the next such layer of the thread writes over it.
+    """
 
     def __init__(
         self,
@@ -56,48 +63,104 @@ class NativeLinear(nn.Module):
         *,
         gelu: bool = False,
         fixed: tuple[float, float] | None = None,
+        norm: nn.LayerNorm | None = None,
+        scale: Float[Tensor, " e"] | None = None,
+        lends: bool = False,
     ) -> None:
         super().__init__()
-        self.kind, self.library, self.gelu = kind, library, gelu
+        self.kind, self.library, self.gelu, self.lends = kind, library, gelu, lends
         self.in_features, self.out_features = linear.in_features, linear.out_features
         columns, groups, largest, top = rules(library)
         weight = linear.weight.detach().float()
-        integers, scale = as_integers(weight, kind, largest)
+        bias = torch.zeros(self.out_features) if linear.bias is None else linear.bias.detach().float()
+        if scale is not None:
+            weight, bias = weight * scale.detach()[:, None], bias * scale.detach()
+        integers, one = as_integers(weight, kind, largest)
         if kind == "int16":
             top = min(32767, (2**31 - 1) // max(1, int(integers.abs().sum(dim=1, dtype=torch.float64).max())))
-        bias = torch.zeros(self.out_features) if linear.bias is None else linear.bias.detach().float()
         packed = pack(integers, kind, columns, groups)
         missing = len(packed) * PANEL - self.out_features
-        per_column = [F.pad(row, (0, missing)) for row in (scale, integers.sum(1), bias)]
-        self.kept = [packed, *per_column]  # the kernel knows only their addresses
+        per_column = [F.pad(row, (0, missing)) for row in (one, integers.sum(1), bias)]
+        self.kept = [packed, *per_column, *norm_numbers(norm)]  # the kernel knows only their addresses
         self.layer = Layer(
             KINDS.index(kind),
             self.in_features,
             self.out_features,
             packed.shape[1],
             int(gelu),
-            *(tensor.data_ptr() for tensor in self.kept),
+            *(None if tensor is None else tensor.data_ptr() for tensor in self.kept),
+            0.0 if norm is None else norm.eps,
             top,
             *(fixed or (0.0, 0.0)),
         )
 
-    def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... e"]:
-        if x.shape[-1] != self.in_features:
-            raise ValueError(f"the layer takes {self.in_features} numbers per token, got {x.shape[-1]}")
-        rows = x.float().reshape(-1, self.in_features).contiguous()
-        y = torch.empty(*x.shape[:-1], self.out_features)
-        room = working_room(self.library.room(ctypes.byref(self.layer), ctypes.c_long(len(rows))))
-        self.library.linear(
-            ctypes.byref(self.layer),
-            ctypes.c_void_p(rows.data_ptr()),
-            ctypes.c_long(len(rows)),
-            ctypes.c_void_p(y.data_ptr()),
-            ctypes.c_void_p(room.data_ptr()),
-        )
-        return y
+    def forward(self, x: Float[Tensor, "... d"], more: Float[Tensor, "... e"] | None = None) -> Float[Tensor, "... e"]:
+        """The output, added to ``more`` if that is given."""
+        return run(self.library.linear, self.library.room, [self], x, more)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, {self.kind}" + (", gelu" if self.gelu else "")
+
+
+class NativeMlp(nn.Module):
+    """Two layers in one call; what is between them never leaves the cache."""
+
+    def __init__(self, fc1: NativeLinear, fc2: NativeLinear) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = fc1, fc2
+
+    def forward(self, x: Float[Tensor, "... d"], more: Float[Tensor, "... e"] | None = None) -> Float[Tensor, "... e"]:
+        library = self.fc1.library
+        return run(library.mlp, library.mlp_room, [self.fc1, self.fc2], x, more)
+
+
+class Careful(nn.Module):
+    """``rough`` for all tokens but the first few, which the answer is read from: those are done by ``exact``."""
+
+    def __init__(self, rough: NativeLinear | NativeMlp, exact: NativeLinear | NativeMlp, tokens: int) -> None:
+        super().__init__()
+        self.rough, self.exact, self.tokens = rough, exact, tokens
+
+    def forward(self, x: Float[Tensor, "... d"], more: Float[Tensor, "... e"] | None = None) -> Float[Tensor, "... e"]:
+        if x.ndim < 3 or x.shape[1] <= self.tokens:
+            return self.exact(x, more)
+        y: Tensor = self.rough(x, more)
+        y[:, : self.tokens] = self.exact(x[:, : self.tokens], None if more is None else more[:, : self.tokens])
+        return y
+
+
+def run(
+    kernel: Callable[..., None],
+    room_for: Callable[..., int],
+    layers: list[NativeLinear],
+    x: Float[Tensor, "... d"],
+    more: Float[Tensor, "... e"] | None,
+) -> Float[Tensor, "... e"]:
+    width, height = layers[0].in_features, layers[-1].out_features
+    if x.shape[-1] != width:
+        raise ValueError(f"the layer takes {width} numbers per token, got {x.shape[-1]}")
+    rows = x.float().reshape(-1, width).contiguous()
+    y = output((*x.shape[:-1], height), "tokens" if layers[-1].lends else None)
+    if more is not None:
+        more = more.float().expand(y.shape).contiguous()
+    if not len(rows):
+        return y
+    numbers = [ctypes.byref(layer.layer) for layer in layers]
+    room = working_room(room_for(*numbers, ctypes.c_long(len(rows))))
+    added = ctypes.c_void_p(None if more is None else more.data_ptr())
+    at, to, work = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (rows, y, room))
+    kernel(*numbers, at, ctypes.c_long(len(rows)), added, to, work)
+    return y
+
+
+def norm_numbers(norm: nn.LayerNorm | None) -> tuple[Tensor | None, Tensor | None]:
+    """Weight and bias of a norm, as floats; ones and zeros where it has none."""
+    if norm is None:
+        return None, None
+    (width,) = norm.normalized_shape
+    weight = torch.ones(width) if norm.weight is None else norm.weight.detach().float()
+    bias = torch.zeros(width) if norm.bias is None else norm.bias.detach().float()
+    return weight.contiguous(), bias.contiguous()
 
 
 def rules(library: ctypes.CDLL) -> tuple[int, int, int, int]:
@@ -126,8 +189,18 @@ def pack(integers: Float[Tensor, "e d"], kind: Kind, columns: int, groups: int) 
     return padded.view(-1, PANEL, padded.shape[1] // per_group, per_group).transpose(1, 2).contiguous()
 
 
-def working_room(size: int) -> Tensor:
-    room = getattr(_own, "room", None)
+def output(shape: tuple[int, ...], lent: str | None) -> Tensor:
+    """Memory for floats: new, or the thread's own of that name, which saves the kernel from clearing fresh pages."""
+    if lent is None:
+        return torch.empty(shape)
+    size = math.prod(shape)
+    return working_room(4 * size, lent)[: 4 * size].view(torch.float32).view(shape)
+
+
+def working_room(size: int, name: str = "room") -> Tensor:
+    """At least so many bytes that belong to this thread, the same ones every time."""
+    room: Tensor | None = getattr(_own, name, None)
     if room is None or len(room) < size:
-        room = _own.room = torch.empty(size, dtype=torch.uint8)
+        room = torch.empty(size, dtype=torch.uint8)
+        setattr(_own, name, room)
     return room

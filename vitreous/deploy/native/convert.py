@@ -1,0 +1,89 @@
+"""From a model's layers to the kernel's, as a choice of bits says."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from vitreous.deploy.native.attention import NativeAttend
+from vitreous.deploy.native.linear import Careful, Kind, NativeLinear, NativeMlp
+from vitreous.layers.attention import Attend
+
+Range = tuple[float, float]  # the low and the step of activations
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What every linear layer runs in, by its name; the first ``careful`` tokens run in ``more`` bits everywhere."""
+
+    kinds: Mapping[str, Kind]
+    more: Kind = "int16"
+    careful: int = 0
+
+    def count(self, kind: Kind) -> int:
+        return list(self.kinds.values()).count(kind)
+
+
+@dataclass
+class Converter:
+    """Makes the kernel's layers out of those of ``model``; ``done`` are the names of those it was asked for."""
+
+    model: nn.Module
+    choice: Choice
+    kernel: ctypes.CDLL
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
+
+    def wants(self, *names: str) -> bool:
+        return self.choice.kinds.keys() >= set(names)
+
+    def linear(
+        self,
+        name: str,
+        *,
+        gelu: bool = False,
+        norm: nn.LayerNorm | None = None,
+        scale: Tensor | None = None,
+        lends: bool = False,
+    ) -> nn.Module:
+        def make(kind: Kind | None) -> NativeLinear:
+            return self.layer(name, kind, gelu=gelu, norm=norm, scale=scale, lends=lends and kind is None)
+
+        return self.carefully(make, name)
+
+    def mlp(self, fc1: str, fc2: str, *, norm: nn.LayerNorm, scale: Tensor | None) -> nn.Module:
+        def make(kind: Kind | None) -> NativeMlp:
+            return NativeMlp(self.layer(fc1, kind, gelu=True, norm=norm), self.layer(fc2, kind, scale=scale))
+
+        return self.carefully(make, fc1, fc2)
+
+    def attend(self, attend: Attend, *, lends: bool = False) -> NativeAttend:
+        return NativeAttend(attend, self.kernel, lends=lends)
+
+    def carefully(self, make: Callable[[Kind | None], NativeLinear | NativeMlp], *names: str) -> nn.Module:
+        """As chosen, and with the first tokens in more bits where that is wanted and not the case anyway."""
+        choice = self.choice
+        if not choice.careful or all(choice.kinds[name] == choice.more for name in names):
+            return make(None)
+        return Careful(make(None), make(choice.more), choice.careful)
+
+    def layer(
+        self,
+        name: str,
+        kind: Kind | None,
+        *,
+        gelu: bool = False,
+        norm: nn.LayerNorm | None = None,
+        scale: Tensor | None = None,
+        lends: bool = False,
+    ) -> NativeLinear:
+        linear = self.model.get_submodule(name)
+        if not isinstance(linear, nn.Linear):
+            raise ValueError(f"{name} is a {type(linear).__name__}; only linear layers run in integers")
+        self.done.add(name)
+        kind = kind or self.choice.kinds[name]
+        fixed = self.ranges.get(name) if kind == "int8" else None
+        return NativeLinear(linear, kind, self.kernel, gelu=gelu, fixed=fixed, norm=norm, scale=scale, lends=lends)
