@@ -100,3 +100,24 @@ def test_initialisation_of_deit():
 def test_drop_path_grows_with_depth():
     model = vt.create_model("vit_tiny_16", depth=5, drop_path_rate=0.4)
     assert [block.drop_path.rate for block in model.blocks()] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"distilled": True}, {"num_registers": 3, "layer_scale": 0.1}, {"position": "rope"}, {"pool": "mean"}],
+)
+def test_answers_alone_are_the_same_with_the_same_gradients(options):
+    model, images = tiny(**options).double().eval(), torch.randn(2, 3, 64, 80).double()
+    gradients = []
+    for heads in (model.heads(model.features(images)), model.answers(images)):
+        loss = sum(logits.square().sum() for logits in heads.values())
+        gradients.append([loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))])
+    assert all(error(found, expected) < 1e-12 for expected, found in zip(*gradients, strict=True))
+
+
+def test_for_answers_only_the_class_token_goes_through_the_last_mlp():
+    model, seen = tiny(), []
+    for layer in model.layers:
+        layer.mlp.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
+    model.answers(torch.randn(1, 3, 64, 64))
+    assert seen == [17, 1]

@@ -77,11 +77,11 @@ def ask_with_few(model: Backbone) -> str:
     """Let only the tokens that the heads read ask in the last block of a ViT, where the prefix holds all of them."""
     if not isinstance(model, ViT):
         return ""
-    read, last = model.answering(model.num_prefix), model.layers[-1]
-    if read.stop is None or type(last) is not PreNormBlock or type(last.mixer) is not SelfAttention:
+    read, last = model.asking(), model.layers[-1]
+    if read is None:
         return ""
-    if last.mixer.relative is not None or last.mixer.rotary is not None:
-        return ""
+    assert isinstance(last, PreNormBlock)
+    assert isinstance(last.mixer, SelfAttention)
     model.layers[-1] = LastBlock(last, asking(last.mixer), read)
     return f"the last block computes {'one token' if read.stop == 1 else f'{read.stop} tokens'} and not all"
 

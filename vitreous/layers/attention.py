@@ -145,17 +145,35 @@ class SelfAttention(nn.Module):
         self.proj = nn.Linear(dim, dim, bias=proj_bias)
         self.drop = nn.Dropout(drop_rate)
 
-    def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
-        return self.drop(self.proj(self.look(x, grid, num_prefix)))
+    def forward(
+        self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0, read: slice | None = None
+    ) -> Float[Tensor, "b r d"]:
+        """With ``read`` only those tokens ask, of all; where positions are in the attention, all have to."""
+        return self.drop(self.proj(self.look(x, grid, num_prefix, read)))
 
-    def look(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int) -> Float[Tensor, "b n d"]:
+    def look(
+        self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int, read: slice | None = None
+    ) -> Float[Tensor, "b r d"]:
         """What the heads have found, side by side, before it is projected."""
-        q, k, v = rearrange(self.qkv(x), "b n (three h k) -> three b h n k", three=3, h=self.num_heads)
+        q, k, v = self.heads(x) if read is None else self.heads_of(x, read)
         if self.rotary is not None:
             q, k = self.rotary(q, grid, num_prefix), self.rotary(k, grid, num_prefix)
         bias = self.relative(grid, num_prefix) if self.relative is not None else None
-        out = self.attend(q, k, v, bias=bias, layout=Layout(grid, grid, num_prefix))
+        layout = Layout(grid if read is None else None, grid, num_prefix)
+        out = self.attend(q, k, v, bias=bias, layout=layout)
         return rearrange(out, "b h n k -> b n (h k)")
+
+    def heads(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "3 b h n k"]:
+        return rearrange(self.qkv(x), "b n (three h k) -> three b h n k", three=3, h=self.num_heads)
+
+    def heads_of(self, x: Float[Tensor, "b n d"], read: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of some tokens, keys and values of all."""
+        sizes = x.shape[-1], 2 * x.shape[-1]
+        asking, answering = self.qkv.weight.split(sizes)
+        bias, other_bias = (None, None) if self.qkv.bias is None else self.qkv.bias.split(sizes)
+        q = rearrange(F.linear(x[:, read], asking, bias), "b r (h k) -> b h r k", h=self.num_heads)
+        k, v = rearrange(F.linear(x, answering, other_bias), "b n (two h k) -> two b h n k", two=2, h=self.num_heads)
+        return q, k, v
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,6 +94,10 @@ class Backbone(nn.Module, ABC):
     def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
         return {"class": self.head(self.pooled(features))}
 
+    def answers(self, images: Float[Tensor, "b c y x"]) -> dict[str, Float[Tensor, "b k"]]:
+        """Every head's logits, for those who want nothing else: a family may leave out what they do not need."""
+        return self.heads(self.features(images))
+
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
         first, *others = self.heads(self.features(images)).values()
         return sum(others, first) / (1 + len(others)) if others else first

@@ -25,7 +25,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Full, check_heads
+from vitreous.layers.attention import Full, SelfAttention, check_heads
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.drop import TokenDrop
 from vitreous.layers.init import init_deit, init_vit
@@ -133,15 +133,31 @@ class ViT(Backbone):
         return torch.cat([token.expand(images.shape[0], -1, -1) for token in prefix] + [patches], dim=1)
 
     def features(self, images: Float[Tensor, "b c y x"]) -> Features:
+        return self.see(images, None)
+
+    def answers(self, images: Float[Tensor, "b c y x"]) -> dict[str, Float[Tensor, "b k"]]:
+        return self.heads(self.see(images, self.asking()))
+
+    def asking(self) -> slice | None:
+        """The tokens that alone have to ask in the last block when only logits are wanted; None if all have to."""
+        read, last = self.answering(self.num_prefix), self.layers[-1]
+        if read.stop is None or type(last) is not PreNormBlock or type(last.mixer) is not SelfAttention:
+            return None
+        return None if last.mixer.relative is not None or last.mixer.rotary is not None else read
+
+    def see(self, images: Float[Tensor, "b c y x"], read: slice | None) -> Features:
+        """All tokens, or only those that are ``read``."""
         self.check_images(images, smallest=self.config.patch_size)
         size, num_prefix = grid_of((images.shape[2], images.shape[3]), self.config.patch_size), self.num_prefix
         x = self.token_drop(self.drop(self.embed(images, size)), num_prefix)
         grid = size if x.shape[1] == num_prefix + size[0] * size[1] else None
-        for layer in self.layers:
+        *layers, last = self.layers
+        for layer in layers:
             x = layer(x, grid, num_prefix)
+        x = last(x, grid, num_prefix) if read is None else last(x, grid, num_prefix, read)
         if self.config.final_norm == "tokens":
             x = self.norm(x)
-        return Features(x, grid, num_prefix, self.maps(x, grid))
+        return Features(x, grid, num_prefix, self.maps(x, grid) if read is None else ())
 
     def maps(self, x: Float[Tensor, "b n d"], grid: Grid | None) -> tuple[FeatureMap, ...]:
         if grid is None:

@@ -31,7 +31,7 @@ class Heads(nn.Module):
         self.model = model
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> dict[str, Float[Tensor, "b k"]]:
-        return self.model.heads(self.model.features(images))
+        return self.model.answers(images)
 
 
 def combine(heads: dict[str, Float[Tensor, "b k"]]) -> Float[Tensor, "b k"]:
