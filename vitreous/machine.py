@@ -85,5 +85,13 @@ def cpu_flags() -> frozenset[str]:
 
 def c_compiler() -> str | None:
     """The C compiler's path, if there is one."""
-    names = (os.environ.get("CC"), "gcc", "clang", "cc")
-    return next((path for name in names if name and (path := shutil.which(name))), None)
+    return first_found(os.environ.get("CC"), "gcc", "clang", "cc")
+
+
+def cpp_compiler() -> str | None:
+    """The path of the C++ compiler that torch's own compiler will take, if there is one."""
+    return first_found(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++"))
+
+
+def first_found(*commands: str | None) -> str | None:
+    return next((path for command in commands if command and (path := shutil.which(command.split()[0]))), None)

@@ -153,12 +153,7 @@ def test_a_folder_that_cannot_be_written(made, tmp_path, monkeypatch):
 
 
 def test_missing_packages_and_compilers_are_named(made, tmp_path, monkeypatch):
-    from torch._inductor import cpp_builder, exc
-
-    def none_found(*_):
-        raise exc.InvalidCxxCompiler
-
-    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", none_found)
+    monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ValueError, match=r"no C\+\+ compiler here; install g\+\+ or clang, or export to .onnx"):
         export(made[0], tmp_path / "model.pt2")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 import vitreous
 from vitreous import machine
-from vitreous.deploy.engine import sharing_copy
+from vitreous.deploy.engine import Tell, sharing_copy
 from vitreous.deploy.native.convert import Choice
-from vitreous.deploy.race import WAYS, Engine, Job, Precision, Tell, Tried, attempt, check
+from vitreous.deploy.race import WAYS, Engine, Job, Precision, Tried, attempt, check
 from vitreous.models.base import Backbone
 from vitreous.options import did_you_mean
 from vitreous.spec import Spec

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import TypeVar
 
 from torch import nn
 
 Model = TypeVar("Model", bound=nn.Module)
+Tell = Callable[[str], None]  # hears what is being done, in a few words
 
 
 class Unfit(ValueError):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from vitreous.machine import cpp_compiler
 from vitreous.options import did_you_mean
 
 if TYPE_CHECKING:
@@ -131,15 +132,10 @@ def read_onnx(path: Path) -> Metadata:
 
 
 def check_compiler() -> None:
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler:
+    if cpp_compiler() is None:
         raise ValueError(
             "a .pt2 package is compiled, and there is no C++ compiler here; install g++ or clang, or export to .onnx"
-        ) from None
+        )
 
 
 def write_package(program: ExportedProgram, path: Path, metadata: Metadata) -> None:

@@ -12,8 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous import machine
-from vitreous.deploy import inductor, onnx_runtime
-from vitreous.deploy.engine import Unfit
+from vitreous.deploy import onnx_runtime
+from vitreous.deploy.compiled import engine as inductor
+from vitreous.deploy.engine import Tell, Unfit
 from vitreous.deploy.native import build, calibrate, engine, fallback
 from vitreous.deploy.native.convert import Choice
 from vitreous.deploy.native.linear import Kind, rules
@@ -22,7 +23,6 @@ from vitreous.models.base import Backbone
 
 Precision = Literal["fp32", "bf16", "int16", "int8"]
 Engine = Literal["eager", "native", "inductor", "onnxruntime"]
-Tell = Callable[[str], None]
 
 #: float32 is not rounded to less: what differs is the order of the sums.
 EXACT = 1e-4
@@ -94,8 +94,9 @@ def run_inductor(job: Job, precision: Precision) -> Tried:
     if precision == "bf16" and "amx_tile" not in machine.cpu_flags():
         raise Unfit("bfloat16 is only faster with AMX tiles, which this CPU does not have")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    compiled = inductor.prepare(job.model, job.examples, dtype=dtype, cache=machine.cache_folder(), tell=job.tell)
-    return Tried("inductor", precision, compiled, reason="blocks compiled one by one")
+    shortened = answer_only(job.model)
+    compiled = inductor.prepare(shortened, job.examples, dtype=dtype, cache=machine.cache_folder(), tell=job.tell)
+    return Tried("inductor", precision, compiled, reason=f"blocks compiled one by one; {shortened.saved}".strip("; "))
 
 
 def run_onnx(job: Job, precision: Precision) -> Tried:

@@ -23,7 +23,7 @@ static inline const float *row_of(const Place *place, long batch, long head, lon
 static inline float largest(const float *x, long stride, long rows, long width, float least) {
     ints last = {0};
     for (long r = 0; r < rows; r++, x += stride)
-        for (long i = 0; i < width; i += PANEL) {
+        for (long i = 0; i < width; i += LANES) {
             __builtin_prefetch(x + AHEAD * stride + i); /* rows lie too far apart for the processor to guess */
             last = later(last, (ints)some(x + i, width - i) & INT32_MAX);
         }
@@ -98,10 +98,10 @@ static void ask(const Attention *all, const Desk *desk, long stride, const float
         width = sum == vectors16 ? ABREAST * PANEL : PANEL;
         sum((const char *)desk->rows, stride, desk->keys + left * groups * 4, groups, desk->sums);
         for (int r = 0; r < ROWS; r++)
-            for (long place = left; place < left + width; place += PANEL) {
+            for (long place = left; place < left + width; place += LANES) {
                 floats logits = step[r] * as_floats(*(ints *)(desk->sums + r * width + place - left));
-                if (bias[r]) logits += some(bias[r] + place, all->keys - place);
-                for (int i = all->keys - place; i < PANEL; i++) logits[i] = -INFINITY;
+                if (bias[r] && place < all->keys) logits += some(bias[r] + place, all->keys - place);
+                for (long none = all->keys > place ? all->keys - place : 0; none < LANES; none++) logits[none] = -INFINITY;
                 *(floats *)(desk->logits + r * keys + place) = logits;
                 last[r] = later(last[r], order(logits));
             }
@@ -115,7 +115,7 @@ static void ask(const Attention *all, const Desk *desk, long stride, const float
 /* Logits become the weights of a softmax, as integers; the answer is what 1 stands for. */
 static inline float weigh(float *logits, float most, long keys, int16_t *weights) {
     floats totals = {0};
-    for (long i = 0; i < keys; i += PANEL) {
+    for (long i = 0; i < keys; i += LANES) {
         floats share = exponential(*(floats *)(logits + i) - most);
         *(floats *)(logits + i) = share;
         totals += share;

@@ -34,6 +34,7 @@ class Converter:
     model: nn.Module
     choice: Choice
     kernel: ctypes.CDLL
+    own_attention: bool
     ranges: Mapping[str, Range] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
 
@@ -60,8 +61,8 @@ class Converter:
 
         return self.carefully(make, fc1, fc2)
 
-    def attend(self, attend: Attend, *, lends: bool = False) -> NativeAttend:
-        return NativeAttend(attend, self.kernel, lends=lends)
+    def attend(self, attend: Attend, *, lends: bool = False) -> nn.Module:
+        return NativeAttend(attend, self.kernel, lends=lends) if self.own_attention else attend
 
     def carefully(self, make: Callable[[Kind | None], NativeLinear | NativeMlp], *names: str) -> nn.Module:
         """As chosen, and with the first tokens in more bits where that is wanted and not the case anyway."""

@@ -15,6 +15,9 @@ from vitreous.layers.attention import Attend
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.mlp import Mlp
 
+#: Where 16-bit products beat torch's float32 attention: with AVX2 they are no faster.
+OWN_ATTENTION = ("amx", "avx512_vnni")
+
 
 def prepare(model: Model, choice: Choice, ranges: Mapping[str, Range] | None = None) -> Model:
     """A copy that shares the weights, with the layers named in ``choice`` in integers, and attention too.
@@ -25,7 +28,7 @@ def prepare(model: Model, choice: Choice, ranges: Mapping[str, Range] | None = N
     if "bf16" in choice.kinds.values() and level != "amx":
         raise Unfit("bfloat16 needs AMX tiles, which this CPU does not have")
     fast = sharing_copy(model)
-    converter = Converter(fast, choice, kernel, ranges or {})
+    converter = Converter(fast, choice, kernel, level in OWN_ATTENTION, ranges or {})
     attends = {name: module for name, module in fast.named_modules() if type(module) is Attend}
     blocks = {name: block for name, block in fast.named_modules() if type(block) is PreNormBlock}
     native = {name: NativeBlock(block, name, converter) for name, block in blocks.items()}

@@ -23,14 +23,13 @@ void rules(long *columns, long *groups, long *weight, long *activation) {
 /* (x − mean) / √(variance + ε) · weight + bias */
 static void normalise(const Layer *layer, const float *restrict x, float *restrict to) {
     const float *restrict weight = layer->norm_weight, *restrict bias = layer->norm_bias;
-    const ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     floats sums = {0}, squares = {0};
     long width = layer->inputs;
-    for (long i = 0; i < width; i += PANEL) sums += some(x + i, width - i);
+    for (long i = 0; i < width; i += LANES) sums += some(x + i, width - i);
     float mean = sum_of(sums) / width;
-    for (long i = 0; i < width; i += PANEL) {
+    for (long i = 0; i < width; i += LANES) {
         floats apart = some(x + i, width - i) - mean;
-        apart = (floats)((ints)apart & (lanes < (int)(width - i)));
+        for (long none = width - i; none < LANES; none++) apart[none] = 0;
         squares += apart * apart;
     }
     float inverse = 1 / sqrtf(sum_of(squares) / width + layer->epsilon);
@@ -50,7 +49,7 @@ static void to_integers(const Layer *layer, const float *restrict x, char *restr
         return;
     }
     ints first = {0}, last = {0};
-    for (long i = 0; i < width; i += PANEL) {
+    for (long i = 0; i < width; i += LANES) {
         ints place = order(some(x + i, width - i));
         first = sooner(first, place), last = later(last, place);
     }
@@ -76,10 +75,10 @@ static inline floats gelu(floats x) {
                  + s * (-2.10102402e-6f + s * (2.77068142e-8f + s * -2.72614226e-10f)))));
     floats below = -1.42647390e-2f + s * (-7.37332917e-3f + s * (-1.68282697e-3f + s * (-2.13374055e-4f
                  + s * -1.45660718e-5f)));
-    return 0.5f * x * (1 + z * above / below);
+    return 0.5f * x * (1 + z * above * reciprocal(below));
 }
 
-/* The sums of one panel as numbers again, for a few rows, added to `more` if it is given. */
+/* The sums of a few columns and rows as numbers again, added to `more` if it is given. */
 static inline void finish(const Layer *layer, long rows, long column, const int32_t *sums, long stride, const float *low,
                           const float *step, const float *more, float *y) {
     floats scale = *(const floats *)(layer->scale + column), bias = *(const floats *)(layer->bias + column);
@@ -90,7 +89,7 @@ static inline void finish(const Layer *layer, long rows, long column, const int3
                     : scale * step[r] * as_floats(*(const ints *)sums) + (low[r] * total + bias);
         if (layer->gelu) done = gelu(done);
         if (more) done += some(more + r * layer->outputs, width);
-        if (width >= PANEL) *(floats *)y = done;
+        if (width >= LANES) *(floats *)y = done;
         else memcpy(y, &done, width * sizeof *y);
     }
 }
@@ -124,7 +123,7 @@ static void some_rows(const Layer *layer, const float *x, long rows, const float
         width = sum == kind.wide ? kind.panels * PANEL : PANEL;
         for (long r = 0; r < rows; r += kind.rows) {
             sum(desk->integers + r * stride, stride, layer->weights + column * stride, layer->groups, sums);
-            for (long c = column; c < column + width && c < right; c += PANEL) {
+            for (long c = column; c < column + width && c < right; c += LANES) {
                 long at = r * layer->outputs + c;
                 finish(layer, kind.rows < rows - r ? kind.rows : rows - r, c, sums + c - column, width, desk->low + r,
                        desk->step + r, more ? more + at : 0, y + at);

@@ -29,10 +29,17 @@ static inline long up(long number, long multiple) { return (number + multiple - 
 enum { INT16, INT8, BF16 };
 enum { PANEL = 16, GROUP = 4, LINE = PANEL * GROUP };
 
-/* Sixteen floats, or sixteen integers, that compilers turn into whatever vectors there are; in memory they may lie
-   anywhere. A comparison gives −1 for yes and 0 for no. */
-typedef float floats __attribute__((vector_size(LINE), aligned(4), may_alias));
-typedef int32_t ints __attribute__((vector_size(LINE), aligned(4), may_alias));
+/* As many floats, or integers, as one vector holds; in memory they may lie anywhere. A comparison gives −1 for yes and
+   0 for no. */
+#if defined(__AVX512F__)
+enum { LANES = 16 };
+#elif defined(__AVX2__)
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+typedef float floats __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 static inline floats as_floats(ints x) { return __builtin_convertvector(x, floats); }
 static inline floats choose(ints mask, floats yes, floats no) { return (floats)((mask & (ints)yes) | (~mask & (ints)no)); }
 
@@ -49,22 +56,27 @@ static inline ints sooner(ints a, ints b) { ints mask = a < b; return (mask & a)
 #if defined(__AVX512F__)
 static inline int32_t last_of(ints x) { return _mm512_reduce_max_epi32((__m512i)x); }
 static inline float sum_of(floats x) { return _mm512_reduce_add_ps((__m512)x); }
+static inline floats reciprocal(floats x) { /* right to 14 bits, and after one step of Newton's to 22 */
+    floats about = (floats)_mm512_rcp14_ps((__m512)x);
+    return about * (2 - x * about);
+}
 #else
+static inline floats reciprocal(floats x) { return 1 / x; }
 static inline int32_t last_of(ints x) {
     int32_t last = x[0];
-    for (int i = 1; i < PANEL; i++) last = x[i] > last ? x[i] : last;
+    for (int i = 1; i < LANES; i++) last = x[i] > last ? x[i] : last;
     return last;
 }
 static inline float sum_of(floats x) {
     float sum = 0;
-    for (int i = 0; i < PANEL; i++) sum += x[i];
+    for (int i = 0; i < LANES; i++) sum += x[i];
     return sum;
 }
 #endif
 
-/* Sixteen of `count` numbers in a row, or the last few of them and zeros. */
+/* The first of `count` numbers in a row, and zeros where there are too few. */
 static inline floats some(const float *x, long count) {
-    if (count >= PANEL) return *(const floats *)x;
+    if (count >= LANES) return *(const floats *)x;
     floats few = {0};
     memcpy(&few, x, count * sizeof *x);
     return few;

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -142,12 +141,6 @@ def compile_apart(program: Path, package: Path, options: dict[str, Any]) -> None
         raise Unfit(f"Inductor cannot compile it: {(done.stderr.strip() or 'no reason given').splitlines()[-1]}")
 
 
-def check_compiler() -> None:
-    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
-    if shutil.which(compiler.split()[0]) is None:
-        raise Unfit(f"no C++ compiler found: {compiler} is not on the path; install it, or name another one in CXX")
-
-
 def calls_out(code: str) -> list[str]:
     """What generated code, C++ or Python, leaves to torch's operators, oneDNN or BLAS: each name once, sorted."""
     return sorted(set(OUTSIDE.findall(code)))
@@ -181,7 +174,7 @@ def sources(block: nn.Module) -> set[Path]:
     """The files whose code a block may run, torch's own left out."""
     homes = {getattr(sys.modules[type(part).__module__], "__file__", None) for part in block.modules()}
     outside_torch = {Path(home) for home in homes if home and not home.startswith(os.path.dirname(torch.__file__))}
-    layers = Path(__file__).parents[1] / "layers"
+    layers = Path(__file__).parents[2] / "layers"
     return outside_torch | set(layers.glob("*.py"))
 
 

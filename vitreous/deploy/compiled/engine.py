@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,20 +24,19 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch._C._aoti import AOTIModelPackageLoader as Loader
 
-from vitreous.deploy.engine import Unfit, sharing_copy
-from vitreous.deploy.packages import Package, Piece, check_compiler
+from vitreous.deploy.compiled.packages import Package, Piece
+from vitreous.deploy.engine import Tell, Unfit, sharing_copy
+from vitreous.deploy.shortcuts import Shortened
 from vitreous.layers.attention import Attend
 from vitreous.layers.layout import AnyLayout
-from vitreous.machine import bf16_is_safe
+from vitreous.machine import bf16_is_safe, cpp_compiler
 from vitreous.models.base import Backbone
-
-Tell = Callable[[str], None]
 
 
 class Compiled(nn.Module):
     """The model with compiled blocks, for any batch of images of the sizes that it was prepared for."""
 
-    def __init__(self, skeleton: Backbone, sizes: set[tuple[int, int]]) -> None:
+    def __init__(self, skeleton: nn.Module, sizes: set[tuple[int, int]]) -> None:
         super().__init__()
         self.skeleton = skeleton
         self.sizes = sizes
@@ -116,7 +115,7 @@ class ProductAttend(nn.Module):
 @torch.inference_mode(False)  # whose tensors cannot be traced
 @torch.no_grad()
 def prepare(
-    model: Backbone,
+    model: Backbone | Shortened,
     example: Tensor | Sequence[Tensor],
     *,
     dtype: torch.dtype = torch.float32,
@@ -143,7 +142,7 @@ def prepare(
     return Compiled(skeleton, {(images.shape[2], images.shape[3]) for images in examples})
 
 
-def watch(model: Backbone, images: Tensor) -> list[Use]:
+def watch(model: Backbone | Shortened, images: Tensor) -> list[Use]:
     """What every block is given in a forward pass. One image is enough to know; for a tracer there are at least two,
     since it takes a batch of one for a constant.
     """
@@ -162,12 +161,17 @@ def watch(model: Backbone, images: Tensor) -> list[Use]:
     return uses
 
 
+def check_cpp_compiler() -> None:
+    if cpp_compiler() is None:
+        raise Unfit("no C++ compiler found; install g++ or clang++, or name another one in CXX")
+
+
 def load_all(packages: Sequence[Package], cache: Path, tell: Tell) -> list[Loader]:
     """What runs each package; what ``cache`` does not hold, or no longer whole, is compiled first, every kind once."""
     loaders = [package.load(cache) for package in packages]
     missing = {package.name: package for package, loader in zip(packages, loaders, strict=True) if loader is None}
     if missing:
-        check_compiler()
+        check_cpp_compiler()
         with writable(cache, tell) as folder:
             make_all(list(missing.values()), folder, tell)
             pairs = zip(packages, loaders, strict=True)

@@ -1,0 +1,1 @@
+"""Blocks compiled by Inductor, kept on disk, and loaded without a compiler."""
