@@ -16,8 +16,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from importlib.metadata import version
 from pathlib import Path
+
+CACHED = ("survives-*.json", "choice-*.json", "linear-*.so", "*.pt2")  # what we keep in the cache folder
+UNUSED_DAYS = 90
 
 BF16_PRODUCT = "import torch; a = torch.ones(512, 512, dtype=torch.bfloat16); assert (a @ a)[0, 0] == 512"
 
@@ -33,7 +37,9 @@ def survives(program: str) -> bool:
     question = hashlib.sha256("\n".join([cpu_name(), *sorted(cpu_flags()), version("torch"), program]).encode())
     memory = cache_folder() / f"survives-{question.hexdigest()[:16]}.json"
     with contextlib.suppress(OSError, ValueError, KeyError):
-        return bool(json.loads(memory.read_text())["survives"])
+        known = bool(json.loads(memory.read_text())["survives"])
+        used(memory)
+        return known
     command = [sys.executable, "-c", program]
     answer = subprocess.run(command, capture_output=True, timeout=300, check=False).returncode == 0
     with contextlib.suppress(OSError):
@@ -64,6 +70,20 @@ def cache_folder() -> Path:
         return Path(tempfile.mkdtemp(prefix="vitreous-"))
 
 
+def used(path: Path) -> None:
+    """Say that a file of the cache is still needed."""
+    with contextlib.suppress(OSError):
+        os.utime(path)
+
+
+def forget_unused(days: float = UNUSED_DAYS) -> None:
+    """Remove what nobody has needed for so long: answers, choices and compiled code of other versions and models."""
+    for path in [path for pattern in CACHED for path in cache_folder().glob(pattern)]:
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < time.time() - days * 86_400:
+                path.unlink()
+
+
 @functools.cache
 def cpu_info() -> dict[str, str]:
     """The first processor of /proc/cpuinfo, where there is one."""
@@ -85,13 +105,11 @@ def cpu_flags() -> frozenset[str]:
 
 def c_compiler() -> str | None:
     """The C compiler's path, if there is one."""
-    return first_found(os.environ.get("CC"), "gcc", "clang", "cc")
+    names = (os.environ.get("CC"), "gcc", "clang", "cc")
+    return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def cpp_compiler() -> str | None:
     """The path of the C++ compiler that torch's own compiler will take, if there is one."""
-    return first_found(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++"))
-
-
-def first_found(*commands: str | None) -> str | None:
-    return next((path for command in commands if command and (path := shutil.which(command.split()[0]))), None)
+    command = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    return shutil.which(command.split()[0])

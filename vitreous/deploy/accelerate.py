@@ -161,6 +161,7 @@ def decide(job: Job, ways: list[Way], *, fresh: bool, thorough: bool) -> Report:
     }
     with contextlib.suppress(OSError):
         machine.write(memory, json.dumps(choice, indent=1))
+    machine.forget_unused()
     return Report(chosen, tuple(tried), batch, threads, remembered=False)
 
 
@@ -185,6 +186,7 @@ def recall(memory: Path, job: Job) -> Tried | None:
         return None
     if way not in WAYS:
         return None
+    machine.used(memory)
     tried = check(replace(job, examples=[images[:2] for images in job.examples], choice=choice), way)
     return replace(tried, speed_up=speed_up) if tried.module is not None else None
 

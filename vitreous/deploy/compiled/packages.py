@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch._C._aoti import AOTIModelPackageLoader as Loader
 
 from vitreous.deploy.engine import Unfit
+from vitreous.machine import used
 
 COMPILER = Path(__file__).with_name("compile_package.py")
 VERSION = 1  # of how packages are made
@@ -102,6 +103,7 @@ class Package:
                 loader.load_constants({name: weights[name] for name in loader.get_constant_fqns()}, False, True, True)
         except (RuntimeError, KeyError):
             return None
+        used(path)
         return loader
 
     def make(self, folder: Path) -> None:

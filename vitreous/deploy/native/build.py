@@ -56,6 +56,7 @@ def compile_library(level: str, *more: str, folder: Path | None = None) -> Path:
             if result.returncode:
                 raise Unfit(f"{compiler} cannot compile the kernel: {last_line(result.stderr)}")
             os.replace(fresh, library)
+    machine.used(library)
     return library
 
 
