@@ -122,10 +122,16 @@ static void some_rows(const Layer *layer, const float *x, long rows, const float
         sum_block *sum = column + kind.panels * PANEL <= right || !kind.narrow ? kind.wide : kind.narrow;
         width = sum == kind.wide ? kind.panels * PANEL : PANEL;
         for (long r = 0; r < rows; r += kind.rows) {
+            int height = kind.rows < rows - r ? kind.rows : rows - r;
+            for (int i = 0; i < height; i++) /* will be there when the sums are done */
+                for (long c = column; c < column + width; c += PANEL) {
+                    __builtin_prefetch(y + (r + i) * layer->outputs + c, 1);
+                    if (more) __builtin_prefetch(more + (r + i) * layer->outputs + c);
+                }
             sum(desk->integers + r * stride, stride, layer->weights + column * stride, layer->groups, sums);
             for (long c = column; c < column + width && c < right; c += LANES) {
                 long at = r * layer->outputs + c;
-                finish(layer, kind.rows < rows - r ? kind.rows : rows - r, c, sums + c - column, width, desk->low + r,
+                finish(layer, height, c, sums + c - column, width, desk->low + r,
                        desk->step + r, more ? more + at : 0, y + at);
             }
         }
