@@ -163,8 +163,12 @@ class SelfAttention(nn.Module):
         out = self.attend(q, k, v, bias=bias, layout=layout)
         return rearrange(out, "b h n k -> b n (h k)")
 
-    def heads(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "3 b h n k"]:
-        return rearrange(self.qkv(x), "b n (three h k) -> three b h n k", three=3, h=self.num_heads)
+    def heads(self, x: Float[Tensor, "b n d"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (b, h, n, k) each. Taken apart where they lie: their gradients are then joined in
+        one copy and not in two."""
+        qkv = rearrange(self.qkv(x), "b n (three h k) -> b n three h k", three=3, h=self.num_heads)
+        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
+        return q, k, v
 
     def heads_of(self, x: Float[Tensor, "b n d"], read: slice) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of some tokens, keys and values of all."""

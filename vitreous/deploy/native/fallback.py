@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -66,7 +67,13 @@ class Search:
         return self.error(choice, self.example) <= MARGIN * self.tolerance
 
     def error(self, choice: Choice, images: Float[Tensor, "b c y x"]) -> float:
-        return relative_error(prepare(self.model, choice, self.ranges)(images), self.model(images))
+        """Of the logits; ``images`` are the first of the example."""
+        found = prepare(self.model, choice, self.ranges)(images)
+        return relative_error(found, self.expected[: len(images)])
+
+    @cached_property
+    def expected(self) -> Float[Tensor, "b k"]:
+        return self.model(self.example)
 
 
 def relative_error(found: Float[Tensor, "b k"], expected: Float[Tensor, "b k"]) -> float:
