@@ -241,3 +241,18 @@ def test_importing_it_is_light():
         "import sys, vitreous.deploy.accelerate; print([n for n in ('torch._inductor', 'onnx') if n in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_where_nothing_is_close_enough_it_is_the_model_itself(model):
+    fast = vt.accelerate(model.eval(), IMAGES, tolerance=1e-12, engines=["eager"])
+    assert torch.equal(fast(IMAGES), model(IMAGES))
+    assert "nothing else is close enough" in str(fast.report)
+
+
+def test_static_ranges_are_the_same_when_remembered(kernel, model):
+    images = torch.cat([IMAGES * 0.2, IMAGES])
+    runs = [
+        vt.accelerate(model.eval(), images, "int8", static=True, engines=["native"], tolerance=0.5) for _ in range(2)
+    ]
+    assert [fast.report.remembered for fast in runs] == [False, True]
+    assert torch.equal(runs[0](images), runs[1](images))

@@ -86,7 +86,7 @@ def line(tried: Tried, chosen: bool) -> str:
 class Accelerated(nn.Module):
     """Images in, logits out, without gradients; ``model`` is the original.
 
-    The weights are those at the time of acceleration: after training ``model`` further, accelerate it again.
+    It holds copies of some weights and shares others: after training ``model`` further, accelerate it again.
     """
 
     def __init__(self, model: Backbone, report: Report) -> None:
@@ -151,7 +151,8 @@ def decide(job: Job, ways: list[Way], *, fresh: bool, thorough: bool) -> Report:
         return Report(known, (known,), batch, threads, remembered=True)
     tried = race(job, ways, enough=math.inf if thorough else ENOUGH)
     if not any(one.module for one in tried):
-        tried.append(attempt(job, ("eager", "fp32")))
+        plain = Tried("eager", "fp32", job.model, reason="the plain model: nothing else is close enough", error=0.0)
+        tried.append(replace(plain, speed_up=1.0))
     chosen = max((one for one in tried if one.module), key=lambda one: one.speed_up)
     choice = {
         "engine": chosen.engine,
@@ -187,7 +188,8 @@ def recall(memory: Path, job: Job) -> Tried | None:
     if way not in WAYS:
         return None
     machine.used(memory)
-    tried = check(replace(job, examples=[images[:2] for images in job.examples], choice=choice), way)
+    few = job.examples if job.static else [images[:2] for images in job.examples]  # static ranges come from all of them
+    tried = check(replace(job, examples=few, choice=choice), way)
     return replace(tried, speed_up=speed_up) if tried.module is not None else None
 
 

@@ -82,7 +82,7 @@ static void pack_values(const Attention *all, long batch, long head, float inver
         else memset(other, 0, depth * sizeof *other);
         for (long left = 0; left < depth; left += PANEL) {
             int32_t *to = (int32_t *)desk->values + left * groups + g * PANEL;
-            for (int i = 0; i < PANEL; i++) to[i] = (uint16_t)one[left + i] | (int32_t)other[left + i] << 16;
+            for (int i = 0; i < PANEL; i++) to[i] = (uint16_t)one[left + i] | (uint32_t)(uint16_t)other[left + i] << 16;
         }
     }
 }
@@ -123,7 +123,9 @@ static inline float weigh(float *logits, float most, long keys, int16_t *weights
     float total = sum_of(totals), one = (ALL_WEIGHTS - keys) / (total > 0 ? total : 1);
     one = one < INT16_MAX ? one : INT16_MAX;
     round16(logits, keys, 0, one, weights);
-    return 1 / (one * (total == 0 ? 1 : total));
+    int32_t whole = 0;
+    for (long i = 0; i < keys; i++) whole += weights[i];
+    return total == total ? 1.0f / (whole ? whole : 1) : total;
 }
 
 /* Sums of values, as the weights say, for a few queries. */

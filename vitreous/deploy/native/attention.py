@@ -18,6 +18,8 @@ from vitreous.deploy.native.linear import output, working_room
 from vitreous.layers.attention import Attend
 from vitreous.layers.layout import AnyLayout
 
+MOST_KEYS = 2**14  # with more of them the weights of a query have too few bits
+
 
 class Place(ctypes.Structure):
     """As in attention.c."""
@@ -40,7 +42,7 @@ class Sizes(ctypes.Structure):
 
 
 class NativeAttend(nn.Module):
-    """What :class:`Attend` computes, for inference; tensors of other than four axes are left to it.
+    """What :class:`Attend` computes, for inference; tensors of other than four axes, and too many keys, are left to it.
 
     One that ``lends`` its output wants it back: the next such module of the thread writes over it.
     """
@@ -59,7 +61,7 @@ class NativeAttend(nn.Module):
         mask: Bool[Tensor, ...] | None = None,
         layout: AnyLayout | None = None,
     ) -> Float[Tensor, "*b n v"]:
-        if q.ndim != 4 or q.numel() == 0:
+        if q.ndim != 4 or 0 in (*q.shape, *v.shape) or v.shape[2] > MOST_KEYS:
             return self.attend(q, k, v, bias=bias, mask=mask)
         (batch, heads, queries, width), (keys, depth) = q.shape, v.shape[2:]
         q, k, v = (together(x) for x in (q, k.expand(batch, heads, -1, -1), v.expand(batch, heads, -1, -1)))

@@ -33,7 +33,14 @@ LEVELS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
 
 #: Loops become vectors only where sums may be reordered. All of -ffast-math would do, but a library linked with it
 #: changes how the whole process rounds small numbers.
-LOOSE = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math")
+LOOSE = (
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-signed-zeros",
+    "-fassociative-math",
+    "-freciprocal-math",
+    "-fno-strict-aliasing",
+)
 
 #: Run in a process of its own: on some virtual machines an instruction that the CPU announces ends the process.
 TRIAL = "from vitreous.deploy.native.trial import main; main({path!r})"
@@ -44,7 +51,17 @@ def compile_library(level: str, *more: str, folder: Path | None = None) -> Path:
     compiler = machine.c_compiler()
     if compiler is None:
         raise Unfit("no C compiler found (gcc or clang, or the one that the variable CC names)")
-    options = ["-O3", "-std=gnu11", "-fPIC", "-shared", "-fopenmp", *LOOSE, *LEVELS[level][1], *more]
+    options = [
+        "-O3",
+        "-std=gnu11",
+        "-fPIC",
+        "-shared",
+        "-fopenmp",
+        "-fno-strict-aliasing",
+        *LOOSE,
+        *LEVELS[level][1],
+        *more,
+    ]
     identity = "\n".join([compiler, *options, *(path.read_text() for path in (*SOURCES, *HEADERS))])
     folder = machine.cache_folder() if folder is None else folder
     library = folder / f"linear-{level}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"

@@ -20,7 +20,9 @@ def find_ranges(model: nn.Module, images: Tensor, names: Iterable[str], top: int
     found: dict[str, Range] = {}
 
     def look(name: str, given: tuple[Tensor, ...]) -> None:
-        low, high = min(0.0, float(given[0].min())), max(0.0, float(given[0].max()))
+        low, step = found.get(name, (0.0, 0.0))
+        high = max(low + step * top, float(given[0].max()))
+        low = min(low, float(given[0].min()))
         found[name] = low, max(high - low, 1e-30) / top
 
     hooks = [

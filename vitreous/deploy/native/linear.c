@@ -43,7 +43,8 @@ static void to_integers(const Layer *layer, const float *restrict x, char *restr
         for (long i = 0; i < width; i++) {
             uint32_t bits;
             memcpy(&bits, x + i, sizeof bits);
-            ((uint16_t *)to)[i] = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+            uint16_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+            ((uint16_t *)to)[i] = (bits & INT32_MAX) > 0x7f800000 ? 0x7fc0 : rounded; /* NaN stays NaN */
         }
         *low = 0, *step = 1;
         return;
@@ -158,9 +159,11 @@ long room(const Layer *layer, long rows) {
     return lay_out(layer, divide(layer, rows).rows, 0, &unused) * omp_get_max_threads();
 }
 long mlp_room(const Layer *first, const Layer *second, long rows) {
+    Desk unused;
     long most = divide(first, rows).rows, other = divide(second, rows).rows;
-    long hidden = up((most > other ? most : other) * first->outputs * 4, LINE);
-    return room(first, rows) + room(second, rows) + hidden * omp_get_max_threads();
+    most = most > other ? most : other;
+    long own = up(most * first->outputs * 4, LINE) + lay_out(first, most, 0, &unused) + lay_out(second, most, 0, &unused);
+    return own * omp_get_max_threads();
 }
 
 /* y = act(norm(x) Wᵀ + b), or that added to `more`. */

@@ -26,6 +26,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitreous.deploy.engine import Unfit
+
 Kind = Literal["int16", "int8", "bf16"]
 KINDS: tuple[Kind, ...] = ("int16", "int8", "bf16")
 
@@ -72,9 +74,13 @@ class NativeLinear(nn.Module):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         columns, groups, largest, top = rules(library)
         weight = linear.weight.detach().float()
-        bias = torch.zeros(self.out_features) if linear.bias is None else linear.bias.detach().float()
+        bias = weight.new_zeros(self.out_features) if linear.bias is None else linear.bias.detach().float()
         if scale is not None:
-            weight, bias = weight * scale.detach()[:, None], bias * scale.detach()
+            weight, bias = weight * scale.detach().float()[:, None], bias * scale.detach().float()
+        if not bool(weight.isfinite().all()):
+            raise Unfit("some of its weights are no finite numbers")
+        if kind == "int8" and self.in_features * top * largest >= 2**31:
+            raise Unfit(f"in 8 bits the sums of {self.in_features} inputs overflow")
         integers, one = as_integers(weight, kind, largest)
         if kind == "int16":
             top = min(32767, (2**31 - 1) // max(1, int(integers.abs().sum(dim=1, dtype=torch.float64).max())))
@@ -158,9 +164,11 @@ def norm_numbers(norm: nn.LayerNorm | None) -> tuple[Tensor | None, Tensor | Non
     if norm is None:
         return None, None
     (width,) = norm.normalized_shape
-    weight = torch.ones(width) if norm.weight is None else norm.weight.detach().float()
-    bias = torch.zeros(width) if norm.bias is None else norm.bias.detach().float()
-    return weight.contiguous(), bias.contiguous()
+    weight, bias = torch.ones(width, dtype=torch.float32), torch.zeros(width, dtype=torch.float32)
+    for own, given in ((weight, norm.weight), (bias, norm.bias)):
+        if given is not None:
+            own.copy_(given.detach())
+    return weight, bias
 
 
 def rules(library: ctypes.CDLL) -> tuple[int, int, int, int]:
@@ -176,7 +184,7 @@ def as_integers(
 ) -> tuple[Float[Tensor, "e d"], Float[Tensor, " e"]]:
     """Whole numbers, and what 1 stands for in each row; bfloat16 is left as it is."""
     if kind == "bf16":
-        return weight, torch.ones(len(weight))
+        return weight, weight.new_ones(len(weight))
     scale = weight.abs().amax(dim=1).clamp(min=1e-30) / (LARGEST_WEIGHT_16 if kind == "int16" else largest)
     return (weight / scale[:, None]).round(), scale
 
@@ -192,7 +200,7 @@ def pack(integers: Float[Tensor, "e d"], kind: Kind, columns: int, groups: int) 
 def output(shape: tuple[int, ...], lent: str | None) -> Tensor:
     """Memory for floats: new, or the thread's own of that name, which saves the kernel from clearing fresh pages."""
     if lent is None:
-        return torch.empty(shape)
+        return torch.empty(shape, dtype=torch.float32, device="cpu")
     size = math.prod(shape)
     return working_room(4 * size, lent)[: 4 * size].view(torch.float32).view(shape)
 
@@ -201,6 +209,6 @@ def working_room(size: int, name: str = "room") -> Tensor:
     """At least so many bytes that belong to this thread, the same ones every time."""
     room: Tensor | None = getattr(_own, name, None)
     if room is None or len(room) < size:
-        room = torch.empty(size, dtype=torch.uint8)
+        room = torch.empty(size, dtype=torch.uint8, device="cpu")
         setattr(_own, name, room)
     return room
