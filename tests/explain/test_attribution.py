@@ -88,8 +88,10 @@ def test_integrated_gradients_are_complete():
 
 @pytest.mark.parametrize("method", ["occlusion", "integrated gradients"])
 def test_a_picture_that_is_its_own_baseline_has_no_heat(method):
-    images = photos()
-    assert not METHODS[method](vit(), images, TARGETS, baseline=images).any()
+    """Up to rounding, which depends on how many pictures are computed at once."""
+    model, images = vit().double(), photos().double()
+    usual = METHODS[method](model, images, TARGETS, baseline=torch.zeros_like(images))
+    assert METHODS[method](model, images, TARGETS, baseline=images).abs().max() < 1e-12 * usual.abs().max()
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "random"])

@@ -166,7 +166,7 @@ ATTENTIVE = [name for name in SMALLEST if name not in ("resnet18", "convnext_att
 
 @pytest.mark.parametrize("name", ATTENTIVE)
 def test_every_family_shows_its_attention(name):
-    model, images = family_member(name), torch.randn(2, 3, 64, 80)
+    model, images = family_member(name).double(), torch.randn(2, 3, 64, 80).double()
     plain, modules = model(images), list(model.modules())
     fused = {}
     for path, part in model.named_modules():
@@ -189,7 +189,7 @@ def test_every_family_shows_its_attention(name):
         assert whole.shape[2] == whole.shape[3]
         assert (whole >= 0).all()
         sums = whole.sum(-1)
-        assert torch.allclose(sums[sums > 0], torch.ones(()), atol=1e-4) or name == "dat_tiny", block
+        assert torch.allclose(sums[sums > 0], sums.new_ones(()), atol=1e-4) or name == "dat_tiny", block
 
 
 def unfolded(out, attention):

@@ -23,8 +23,8 @@ def every_window_projected(forward):
 
 
 def no_residual(forward):
-    def branches_only(self, x, grid, num_prefix=0):
-        return self.mlp(self.norm2(self.mixer(self.norm1(x), grid, num_prefix)))
+    def branches_only(self, x, grid, num_prefix=0, *read):
+        return self.mlp(self.norm2(self.mixer(self.norm1(x), grid, num_prefix, *read)))
 
     return branches_only
 
