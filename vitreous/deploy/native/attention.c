@@ -13,7 +13,8 @@ typedef struct {
     float scale;
 } Attention;
 
-enum { ROWS = ROWS16, AHEAD = ROWS, TOP_VALUE = 2047, ALL_WEIGHTS = 1 << 20 }; /* a weighted sum of values stays below 2³¹ */
+enum { ROWS = ROWS16, AHEAD = ROWS };
+enum { TOP_VALUE = 2047, ALL_WEIGHTS = 1 << 20 }; /* a weighted sum of values stays below 2³¹ */
 
 static inline const float *row_of(const Place *place, long batch, long head, long row) {
     return place->at + batch * place->batch + head * place->head + row * place->row;
@@ -33,7 +34,7 @@ static inline float largest(const float *x, long stride, long rows, long width, 
 
 /* eˣ for x ≤ 0, wrong by less than 3 · 10⁻⁷ of itself; 0 from −87 on, and NaN for NaN. */
 static inline floats exponential(floats x) {
-    floats octaves = x * 1.44269504f, lowest = x * 0 - 126;
+    floats octaves = x * 1.44269504f, lowest = (floats){0} - 126;
     octaves = choose(octaves < -126, lowest, octaves);
     ints whole = __builtin_convertvector(octaves - 0.5f, ints);
     floats part = octaves - as_floats(whole);
@@ -48,8 +49,8 @@ typedef struct { char *keys, *values; int16_t *rows; float *logits; int32_t *sum
 
 static long desk(const Attention *all, char *at, Desk *desk) {
     long keys = up(all->keys, PANEL), width = up(all->width, 2), depth = up(all->depth, PANEL);
-    long sizes[] = {keys * width * 2, depth * up(all->keys, 2) * 2, up(ROWS * (width > keys ? width : keys), 2 * depth) * 2,
-                    ROWS * keys * 4, ROWS * ABREAST * PANEL * 4};
+    long rows = up(ROWS * (width > keys ? width : keys), 2 * depth); /* also of two values, while they are packed */
+    long sizes[] = {keys * width * 2, depth * up(all->keys, 2) * 2, rows * 2, ROWS * keys * 4, ROWS * ABREAST * PANEL * 4};
     char *places[5];
     for (int i = 0; i < 5; i++) places[i] = at, at += up(sizes[i], LINE);
     *desk = (Desk){places[0], places[1], (int16_t *)places[2], (float *)places[3], (int32_t *)places[4]};
@@ -101,7 +102,8 @@ static void ask(const Attention *all, const Desk *desk, long stride, const float
             for (long place = left; place < left + width; place += LANES) {
                 floats logits = step[r] * as_floats(*(ints *)(desk->sums + r * width + place - left));
                 if (bias[r] && place < all->keys) logits += some(bias[r] + place, all->keys - place);
-                for (long none = all->keys > place ? all->keys - place : 0; none < LANES; none++) logits[none] = -INFINITY;
+                long keys_here = all->keys > place ? all->keys - place : 0;
+                for (long none = keys_here; none < LANES; none++) logits[none] = -INFINITY;
                 *(floats *)(desk->logits + r * keys + place) = logits;
                 last[r] = later(last[r], order(logits));
             }
@@ -165,8 +167,10 @@ static void one_head(const Attention *all, long batch, long head, Desk *desk) {
             bias[r] = all->bias.at ? row_of(&all->bias, batch, head, row) : 0;
         }
         ask(all, desk, width * 2, step, bias, most);
-        for (int r = 0; r < ROWS; r++)
-            step[r] = value / TOP_VALUE * weigh(desk->logits + r * keys, most[r], keys, desk->rows + r * keys);
+        for (int r = 0; r < ROWS; r++) {
+            float one = weigh(desk->logits + r * keys, most[r], keys, desk->rows + r * keys);
+            step[r] = one * value / TOP_VALUE;
+        }
         mix(all, desk, keys * 2, batch, head, first, step);
     }
 }

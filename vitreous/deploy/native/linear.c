@@ -69,7 +69,7 @@ static void to_integers(const Layer *layer, const float *restrict x, char *restr
 
 /* x Φ(x), with erf as a quotient of two polynomials: wrong by less than 5 · 10⁻⁷. */
 static inline floats gelu(floats x) {
-    floats z = x * 0.70710678f, four = z * 0 + 4;
+    floats z = x * 0.70710678f, four = (floats){0} + 4;
     z = choose(z < -four, -four, choose(z > four, four, z));
     floats s = z * z;
     floats above = -1.60960333e-2f + s * (-2.95459981e-3f + s * (-7.34990630e-4f + s * (-5.69250639e-5f
@@ -132,8 +132,8 @@ static void some_rows(const Layer *layer, const float *x, long rows, const float
             sum(desk->integers + r * stride, stride, layer->weights + column * stride, layer->groups, sums);
             for (long c = column; c < column + width && c < right; c += LANES) {
                 long at = r * layer->outputs + c;
-                finish(layer, height, c, sums + c - column, width, desk->low + r,
-                       desk->step + r, more ? more + at : 0, y + at);
+                finish(layer, height, c, sums + c - column, width, desk->low + r, desk->step + r, more ? more + at : 0,
+                       y + at);
             }
         }
     }

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import exp
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,14 +50,19 @@ def right_second(strength: float) -> float:
     return (exp(strength) - 1) / (exp(strength) + TOKENS - 1)
 
 
+def eigenvalues(a: Tensor) -> Tensor:
+    """numpy's: on some CPUs torch 2.15's own do not converge for some matrices."""
+    return torch.from_numpy(np.linalg.eigvals(a.detach().double().numpy()))
+
+
 def sorted_moduli(a: Tensor) -> Tensor:
     """|λ₁| ≥ |λ₂| ≥ … of each matrix."""
-    return torch.linalg.eigvals(a).abs().sort(descending=True).values
+    return eigenvalues(a).abs().sort(descending=True).values
 
 
 def share_complex(a: Tensor) -> Tensor:
     """How many eigenvalues of each matrix have an imaginary part that rounding cannot explain."""
-    return (torch.linalg.eigvals(a).imag.abs() > 1e-6).double().mean(dim=-1)
+    return (eigenvalues(a).imag.abs() > 1e-6).double().mean(dim=-1)
 
 
 def gap(favourites: Tensor) -> float:
@@ -96,7 +102,7 @@ def matrices(a: Tensor, whose: str) -> Iterator[Case]:
 
 
 def keep_plane(trial: Trial, name: str, a: Tensor) -> None:
-    values = torch.linalg.eigvals(a)
+    values = eigenvalues(a)
     trial.keep(f"{name}, real", values.real.tolist())
     trial.keep(f"{name}, imaginary", values.imag.tolist())
 
