@@ -1,7 +1,9 @@
 """vt.accelerate: right, no slower than asked for, and nothing of the caller's is touched."""
 
+import copy
 import json
 import math
+import pickle
 import subprocess
 import sys
 import warnings
@@ -109,6 +111,13 @@ def test_recording_runs_the_original_and_says_so(kernel, model):
     assert trace["blocks.1"].weights.shape == (3, 2, 17, 17)
 
 
+@pytest.mark.parametrize("attempt", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_copy_is_refused_and_the_way_on_is_named(model, attempt):
+    fast = vt.accelerate(model, IMAGES, "fp32", engines=["eager"])
+    with pytest.raises(TypeError, match="and accelerate that again"):
+        attempt(fast)
+
+
 def test_torch_is_left_as_it_was(kernel, model):
     before = torch.get_num_threads(), torch.is_grad_enabled(), torch.get_default_dtype(), torch.random.get_rng_state()
     vt.accelerate(model, IMAGES, engines=["eager", "native"])
@@ -200,7 +209,7 @@ def test_nothing_fits(monkeypatch, model):
     [
         ({"precision": "int9"}, "precision must be one of auto, fp32, bf16, int16, int8"),
         ({"engines": ["nativ"]}, "unknown engine 'nativ'; did you mean 'native'?"),
-        ({"engines": ["native"], "precision": "fp32"}, "none of the engines native runs in fp32"),
+        ({"engines": ["eager"], "precision": "int8"}, "none of the engines eager runs in int8"),
         ({"tolerance": 0}, "tolerance must be above 0"),
         ({"example": IMAGES[:0]}, "the example is an empty batch"),
         ({"example": []}, "needs a batch of images"),

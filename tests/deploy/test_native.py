@@ -1,5 +1,5 @@
-"""Linear layers and attention in small integers: exactly the arithmetic they promise, on every kind of CPU that can be
-had here."""
+"""Linear layers and attention in small integers, and layers in float32: exactly the arithmetic they promise, on every
+kind of CPU that can be had here."""
 
 import copy
 import ctypes
@@ -18,7 +18,7 @@ from vitreous.deploy.native import build, calibrate, fallback, trial
 from vitreous.deploy.native.attention import NativeAttend
 from vitreous.deploy.native.convert import Choice
 from vitreous.deploy.native.engine import linear_layers, prepare
-from vitreous.deploy.native.linear import NativeLinear, NativeMlp, as_integers, rules
+from vitreous.deploy.native.linear import KINDS, NativeLinear, NativeMlp, as_integers, rules
 from vitreous.layers.attention import Attend
 
 EMULATED = Path(__file__).with_name("emulated_tiles.h")
@@ -57,8 +57,8 @@ def kernel(request, kernels):
 
 def promised(linear, x, kind, kernel, fixed=None):
     """What the docstring of ``native.linear`` says, in float64, where these integers are exact."""
-    if kind == "bf16":
-        return linear.double()(x.double())
+    if kind in ("bf16", "fp32"):
+        return copy.deepcopy(linear).double()(x.double())
     _, _, largest, top = rules(kernel)
     integers, scale = as_integers(linear.weight.detach().float(), kind, largest)
     if kind == "int16":
@@ -80,8 +80,8 @@ def check(linear, x, kind, kernel, fixed=None):
     found = NativeLinear(linear, kind, kernel, fixed=fixed)(x)
     expected = promised(linear, x, kind, kernel, fixed)
     # a number that lies between two integers may be rounded either way by an inverse that is off in the last digit
-    bound = 0.02 if kind == "bf16" else 2e-4 if kind == "int16" else 2e-3
-    assert fallback.relative_error(found.double(), expected) < bound
+    bound = {"bf16": 0.02, "int16": 2e-4, "int8": 2e-3, "fp32": 1e-6}
+    assert fallback.relative_error(found.double(), expected) < bound[kind]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def check(linear, x, kind, kernel, fixed=None):
 def test_every_shape(kernel, rows, inputs, outputs):
     level, library = kernel
     linear, x = nn.Linear(inputs, outputs), torch.randn(rows, inputs) * torch.rand(rows, 1) * 5
-    for kind in ("int16", "int8", "bf16") if level == "tiles" else ("int16", "int8"):
+    for kind in KINDS if level == "tiles" else set(KINDS) - {"bf16"}:
         check(linear, x, kind, library)
 
 
@@ -123,7 +123,7 @@ def test_strided_and_empty_inputs(kernel):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("kind", ["int16", "int8"])
+@pytest.mark.parametrize("kind", ["int16", "int8", "fp32"])
 def test_a_broken_number_breaks_its_own_row_only(kernel, kind, bad):
     _, library = kernel
     x = torch.randn(8, 40)
@@ -157,7 +157,9 @@ def test_what_stands_around_a_layer_can_be_part_of_it(kernel):
 
 
 @pytest.mark.parametrize("rows", [1, 3, 40, 700])
-@pytest.mark.parametrize("kinds", [("int16", "int16"), ("int8", "int8"), ("int8", "int16"), ("int16", "int8")])
+@pytest.mark.parametrize(
+    "kinds", [("int16", "int16"), ("int8", "int8"), ("int8", "int16"), ("int16", "int8"), ("fp32", "fp32")]
+)
 def test_an_mlp_in_one_call_is_its_layers_one_by_one(kernel, rows, kinds):
     _, library = kernel
     x, more = torch.randn(rows, 48), torch.randn(rows, 24)
@@ -166,7 +168,7 @@ def test_an_mlp_in_one_call_is_its_layers_one_by_one(kernel, rows, kinds):
     assert torch.equal(NativeMlp(first, second)(x, more), second(first(x), more))
 
 
-@pytest.mark.parametrize("kinds", [("int8", "int8"), ("int8", "int16"), ("int16", "int8")])
+@pytest.mark.parametrize("kinds", [("int8", "int8"), ("int8", "int16"), ("int16", "int8"), ("fp32", "int8")])
 @pytest.mark.parametrize(("rows", "widths"), [(39, (18, 63, 2)), (6144, (16, 40, 16)), (8192, (16, 40, 16))])
 def test_the_room_is_large_enough(kernel, monkeypatch, kinds, rows, widths):
     """Exactly as many bytes as the kernel says it needs, with a guard behind them."""
@@ -366,6 +368,18 @@ def test_swin_with_its_biases_and_masks(native):
     images = torch.randn(2, 3, 64, 96)
     fast = prepare(model, Choice(dict.fromkeys(linear_layers(model, images), "int16")))
     assert 0 < fallback.relative_error(fast(images), model(images)) < 0.01
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_16", "swin_tiny"])
+def test_float32_differs_in_the_order_of_sums_only(native, name):
+    torch.manual_seed(0)
+    options = {"depth": 2} if name == "vit_tiny_16" else {"depths": (2, 2, 2, 2)}
+    model = vt.create_model(name, image_size=64, num_classes=10, **options).eval()
+    images = torch.randn(3, 3, 64, 64)
+    fast = prepare(model, Choice(dict.fromkeys(linear_layers(model, images), "fp32")))
+    assert not any(isinstance(module, NativeAttend) for module in fast.modules()), "which has but 16 bits"
+    assert any(isinstance(module, NativeMlp) for module in fast.modules())
+    assert fallback.relative_error(fast(images), model(images)) < 5e-6
 
 
 @pytest.mark.parametrize("names", [["layers.0.mlp.fc1"], ["layers.1.mixer.proj"], ["layers.0.mixer.qkv", "head"]])

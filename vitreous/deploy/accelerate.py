@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NoReturn, SupportsIndex, get_args
 
 import torch
 from jaxtyping import Float
@@ -109,6 +109,9 @@ class Accelerated(nn.Module):
         fast = self._fast[0]
         assert fast is not None
         return fast(images)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError("an accelerated model is not to be copied or pickled; take its .model, and accelerate that again")
 
     def extra_repr(self) -> str:
         return f"{type(self.model).__name__}, {self.report.engine}, {self.report.precision}"

@@ -63,7 +63,7 @@ def run_eager(job: Job, precision: Precision) -> Tried:
 
 
 def run_native(job: Job, precision: Precision) -> Tried:
-    wanted: Kind = "int8" if precision == "int8" else "bf16" if precision == "bf16" else "int16"
+    wanted: Kind = precision
     level, kernel = build.library()
     shortened, example = answer_only(job.model), job.examples[0]
     layers = engine.linear_layers(shortened, example)
@@ -109,6 +109,7 @@ def run_onnx(job: Job, precision: Precision) -> Tried:
 #: In the order in which they are tried: quick to prepare first.
 WAYS: dict[tuple[Engine, Precision], Callable[[Job, Precision], Tried]] = {
     ("eager", "fp32"): run_eager,
+    ("native", "fp32"): run_native,
     ("native", "bf16"): run_native,
     ("native", "int16"): run_native,
     ("native", "int8"): run_native,

@@ -20,28 +20,26 @@ static inline const float *row_of(const Place *place, long batch, long head, lon
     return place->at + batch * place->batch + head * place->head + row * place->row;
 }
 
-/* The size of the largest number in some rows, at least `least`. */
+/* The size of the largest number in some rows, at least `least`; NaN if one of them is. */
 static inline float largest(const float *x, long stride, long rows, long width, float least) {
-    ints last = {0};
+    ints most = {0};
     for (long r = 0; r < rows; r++, x += stride)
         for (long i = 0; i < width; i += LANES) {
             __builtin_prefetch(x + AHEAD * stride + i); /* rows lie too far apart for the processor to guess */
-            last = later(last, (ints)some(x + i, width - i) & INT32_MAX);
+            most = highest(sizes(some(x + i, width - i)), most);
         }
-    float most = number(last_of(last));
-    return most < least ? least : most;
+    float size = largest_size(most);
+    return size < least ? least : size;
 }
 
-/* eˣ for x ≤ 0, wrong by less than 5 · 10⁻⁶ of itself; 0 from −87 on, and NaN for NaN. */
+/* eˣ for x ≤ 0, wrong by less than 6 · 10⁻⁶ of itself; nearly 0 from −87 on, and NaN for NaN. */
 static inline floats exponential(floats x) {
-    floats octaves = x * 1.44269504f, lowest = (floats){0} - 126;
-    octaves = choose(octaves < -126, lowest, octaves);
-    ints whole = __builtin_convertvector(octaves - 0.5f, ints);
+    floats lowest = (floats){0} - 126, octaves = larger(lowest, x * 1.44269504f);
+    ints whole = nearest(octaves);
     floats part = octaves - as_floats(whole);
     floats result = 1 + part * (0.693147181f + part * (0.240226507f + part * (0.0555041087f + part * (0.00961812911f
-                  + part * (0.00133335581f + part * 0.000154035304f)))));
-    result = (floats)((ints)result + (whole << 23));
-    return (floats)((ints)result & ~(x < -87));
+                  + part * 0.00133335581f))));
+    return (floats)((ints)result + (whole << 23));
 }
 
 /* What a thread works in, for one head: numbers as they are packed, and a few rows on their way. */
@@ -92,24 +90,24 @@ static void pack_values(const Attention *all, long batch, long head, float inver
    for in a row of sums. */
 static void ask(const Attention *all, const Desk *desk, long stride, const float *step, const float **bias, float *most) {
     long groups = up(all->width, 2) / 2, keys = up(all->keys, PANEL), width;
-    ints last[ROWS], lowest = {0};
-    for (int r = 0; r < ROWS; r++) last[r] = lowest + INT32_MIN;
+    floats peak[ROWS], none = (floats){0} - INFINITY;
+    for (int r = 0; r < ROWS; r++) peak[r] = none;
     for (long left = 0; left < keys; left += width) {
         sum_block *sum = left + ABREAST * PANEL <= keys ? vectors16 : narrow16;
         width = sum == vectors16 ? ABREAST * PANEL : PANEL;
-        sum((const char *)desk->rows, stride, desk->keys + left * groups * 4, groups, desk->sums);
+        sum((const char *)desk->rows, stride, desk->keys + left * groups * 4, groups, desk->sums, 0);
         for (int r = 0; r < ROWS; r++)
             for (long place = left; place < left + width; place += LANES) {
                 floats logits = step[r] * as_floats(*(ints *)(desk->sums + r * width + place - left));
-                if (bias[r] && place < all->keys) logits += some(bias[r] + place, all->keys - place);
-                long keys_here = all->keys > place ? all->keys - place : 0;
-                for (long none = keys_here; none < LANES; none++) logits[none] = -INFINITY;
+                long here = all->keys > place ? all->keys - place : 0;
+                if (bias[r]) logits += some(bias[r] + place, here);
+                if (here < LANES) logits = first_of(here, logits, none);
                 *(floats *)(desk->logits + r * keys + place) = logits;
-                last[r] = later(last[r], order(logits));
+                peak[r] = larger(peak[r], logits);
             }
     }
     for (int r = 0; r < ROWS; r++) {
-        most[r] = number(last_of(last[r]));
+        most[r] = largest_of(peak[r]);
         if (most[r] == -INFINITY) most[r] = 0; /* a query that may look nowhere */
     }
 }
@@ -122,12 +120,16 @@ static inline float weigh(float *logits, float most, long keys, int16_t *weights
         *(floats *)(logits + i) = share;
         totals += share;
     }
-    float total = sum_of(totals), one = (ALL_WEIGHTS - keys) / (total > 0 ? total : 1);
+    float total = sum_of(totals), one = (ALL_WEIGHTS - keys) / (total > 1 ? total : 1);
     one = one < INT16_MAX ? one : INT16_MAX;
-    round16(logits, keys, 0, one, weights);
-    int32_t whole = 0;
-    for (long i = 0; i < keys; i++) whole += weights[i];
-    return total == total ? 1.0f / (whole ? whole : 1) : total;
+    ints wholes = {0};
+    for (long i = 0; i < keys; i += LANES) {
+        ints whole = nearest(*(floats *)(logits + i) * one);
+        store16(weights + i, whole);
+        wholes += whole;
+    }
+    float whole = sum_of(as_floats(wholes));
+    return total == total ? 1 / (whole > 1 ? whole : 1) : total;
 }
 
 /* Sums of values, as the weights say, for a few queries. */
@@ -137,12 +139,13 @@ static void mix(const Attention *all, const Desk *desk, long stride, long batch,
     for (long left = 0; left < depth; left += width) {
         sum_block *sum = left + ABREAST * PANEL <= depth ? vectors16 : narrow16;
         width = sum == vectors16 ? ABREAST * PANEL : PANEL;
-        sum((const char *)desk->rows, stride, desk->values + left * groups * 4, groups, desk->sums);
+        float *to = (float *)row_of(&all->out, batch, head, first) + left;
+        Soon soon = {.write = to, .stride = all->out.row};
+        sum((const char *)desk->rows, stride, desk->values + left * groups * 4, groups, desk->sums, &soon);
         long count = all->depth - left < width ? all->depth - left : width;
-        for (long r = 0; r < rows; r++) {
-            float *to = (float *)row_of(&all->out, batch, head, first + r) + left;
-            for (long i = 0; i < count; i++) to[i] = step[r] * (float)desk->sums[r * width + i];
-        }
+        for (long r = 0; r < rows; r++, to += all->out.row)
+            for (long i = 0; i < count; i += LANES)
+                put(step[r] * as_floats(*(ints *)(desk->sums + r * width + i)), to + i, count - i);
     }
 }
 

@@ -83,7 +83,7 @@ class Converter:
     ) -> NativeLinear:
         linear = self.model.get_submodule(name)
         if not isinstance(linear, nn.Linear):
-            raise ValueError(f"{name} is a {type(linear).__name__}; only linear layers run in integers")
+            raise ValueError(f"{name} is a {type(linear).__name__}; only linear layers can be converted")
         self.done.add(name)
         kind = kind or self.choice.kinds[name]
         fixed = self.ranges.get(name) if kind == "int8" else None

@@ -1,4 +1,4 @@
-"""A model whose linear layers run in small integers; all the rest, and the model itself, stay as they are."""
+"""A model whose linear layers run in kernels of our own; all the rest, and the model itself, stay as they are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ OWN_ATTENTION = ("amx", "avx512_vnni")
 
 
 def prepare(model: Model, choice: Choice, ranges: Mapping[str, Range] | None = None) -> Model:
-    """A copy that shares the weights, with the layers named in ``choice`` in integers, and attention too.
+    """A copy that shares the weights, with the layers named in ``choice`` as it says, and attention in integers too,
+    unless they are in float32.
 
     ``ranges`` fixes the low and step of a layer's activations, which are otherwise found for every token.
     """
@@ -28,9 +29,10 @@ def prepare(model: Model, choice: Choice, ranges: Mapping[str, Range] | None = N
     if "bf16" in (*choice.kinds.values(), choice.more if choice.careful else None) and level != "amx":
         raise Unfit("bfloat16 needs AMX tiles, which this CPU does not have")
     if {weight.dtype for weight in model.parameters()} != {torch.float32}:
-        raise Unfit("only a float32 model is turned into integers; make it one with model.float()")
+        raise Unfit("its kernels take only a float32 model; make it one with model.float()")
     fast = sharing_copy(model)
-    converter = Converter(fast, choice, kernel, level in OWN_ATTENTION, ranges or {})
+    own_attention = level in OWN_ATTENTION and "fp32" not in choice.kinds.values()
+    converter = Converter(fast, choice, kernel, own_attention, ranges or {})
     attends = {name: module for name, module in fast.named_modules() if type(module) is Attend}
     blocks = {name: block for name, block in fast.named_modules() if type(block) is PreNormBlock}
     native = {name: NativeBlock(block, name, converter) for name, block in blocks.items()}

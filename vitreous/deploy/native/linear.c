@@ -1,4 +1,4 @@
-/* y = act(x Wᵀ + b) with x and W in small integers: see linear.py for what the numbers mean. */
+/* y = act(x Wᵀ + b) with x and W in small integers, or in floats: see linear.py for what the numbers mean. */
 
 #include "products.h"
 
@@ -28,17 +28,23 @@ static void normalise(const Layer *layer, const float *restrict x, float *restri
     for (long i = 0; i < width; i += LANES) sums += some(x + i, width - i);
     float mean = sum_of(sums) / width;
     for (long i = 0; i < width; i += LANES) {
-        floats apart = some(x + i, width - i) - mean;
-        for (long none = width - i; none < LANES; none++) apart[none] = 0;
+        floats apart = some(x + i, width - i) - mean, none = {0};
+        if (width - i < LANES) apart = first_of(width - i, apart, none);
         squares += apart * apart;
     }
     float inverse = 1 / sqrtf(sum_of(squares) / width + layer->epsilon);
     for (long i = 0; i < width; i++) to[i] = (x[i] - mean) * inverse * weight[i] + bias[i];
 }
 
-/* A row as integers: x ≈ low + step · integer. Where a number is not finite, no answer of the row will be. */
-static void to_integers(const Layer *layer, const float *restrict x, char *restrict to, float *low, float *step) {
+/* A row as it goes into the sums: as floats, or x ≈ low + step · integer. Where a number is not finite, no answer of
+   the row will be. */
+static void take_row(const Layer *layer, const float *restrict x, char *restrict to, float *low, float *step) {
     long width = layer->inputs;
+    *low = 0, *step = 1;
+    if (layer->kind == FP32) {
+        memcpy(to, x, width * sizeof *x);
+        return;
+    }
     if (layer->kind == BF16) {
         for (long i = 0; i < width; i++) {
             uint32_t bits;
@@ -46,15 +52,17 @@ static void to_integers(const Layer *layer, const float *restrict x, char *restr
             uint16_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
             ((uint16_t *)to)[i] = (bits & INT32_MAX) > 0x7f800000 ? 0x7fc0 : rounded; /* NaN stays NaN */
         }
-        *low = 0, *step = 1;
         return;
     }
-    ints first = {0}, last = {0};
+    floats lowest = {0}, uppermost = {0};
+    ints most_of_all = {0};
     for (long i = 0; i < width; i += LANES) {
-        ints place = order(some(x + i, width - i));
-        first = sooner(first, place), last = later(last, place);
+        floats here = some(x + i, width - i);
+        lowest = smaller(here, lowest), uppermost = larger(here, uppermost);
+        most_of_all = highest(sizes(here), most_of_all);
     }
-    float least = number(~last_of(~first)), most = number(last_of(last)), top = layer->top, broken = (least + most) * 0;
+    float least = smallest_of(lowest), most = largest_of(uppermost), top = layer->top;
+    float broken = largest_size(most_of_all) < INFINITY ? 0 : NAN;
     most = most < 1e-30f ? 1e-30f : most;
     if (layer->kind == INT16) {
         float largest = most > -least ? most : -least, inverse = top / largest;
@@ -69,8 +77,7 @@ static void to_integers(const Layer *layer, const float *restrict x, char *restr
 
 /* x Φ(x), with erf as a quotient of two polynomials: wrong by less than 5 · 10⁻⁷. */
 static inline floats gelu(floats x) {
-    floats z = x * 0.70710678f, four = (floats){0} + 4;
-    z = choose(z < -four, -four, choose(z > four, four, z));
+    floats four = (floats){0} + 4, z = larger(-four, smaller(four, x * 0.70710678f));
     floats s = z * z;
     floats above = -1.60960333e-2f + s * (-2.95459981e-3f + s * (-7.34990630e-4f + s * (-5.69250639e-5f
                  + s * (-2.10102402e-6f + s * (2.77068142e-8f + s * -2.72614226e-10f)))));
@@ -84,19 +91,18 @@ static inline void finish(const Layer *layer, long rows, long column, const int3
                           const float *step, const float *more, float *y) {
     floats scale = *(const floats *)(layer->scale + column), bias = *(const floats *)(layer->bias + column);
     floats total = scale * *(const floats *)(layer->total + column);
-    long width = layer->outputs - column;
-    for (long r = 0; r < rows; r++, sums += stride, y += layer->outputs) {
-        floats done = layer->kind == BF16 ? *(const floats *)sums + bias
-                    : scale * step[r] * as_floats(*(const ints *)sums) + (low[r] * total + bias);
-        if (layer->gelu) done = gelu(done);
-        if (more) done += some(more + r * layer->outputs, width);
-        if (width >= LANES) *(floats *)y = done;
-        else memcpy(y, &done, width * sizeof *y);
+    long outputs = layer->outputs, width = outputs - column, whole = layer->kind < BF16, bent = layer->gelu;
+    for (long r = 0; r < rows; r++, sums += stride, y += outputs) {
+        floats done = whole ? scale * step[r] * as_floats(*(const ints *)sums) + (low[r] * total + bias)
+                            : *(const floats *)sums + bias;
+        if (bent) done = gelu(done);
+        if (more) done += some(more + r * outputs, width);
+        put(done, y, width);
     }
 }
 
-/* What a thread works in: a chunk of rows as integers, with their lows and steps, and one row as floats. */
-typedef struct { char *integers; float *low, *step, *row; } Desk;
+/* What a thread works in: a chunk of rows as the sums take them, with their lows and steps, and one row as floats. */
+typedef struct { char *rows; float *low, *step, *row; } Desk;
 
 static long lay_out(const Layer *layer, long rows, char *at, Desk *desk) {
     long padded = rows + 32; /* blocks of sums may reach beyond the last row */
@@ -112,29 +118,24 @@ static void some_rows(const Layer *layer, const float *x, long rows, const float
                       const Desk *desk) {
     Kind kind = KIND[layer->kind];
     long stride = layer->groups * GROUP, width;
-    int32_t sums[32 * 32];
+    _Alignas(LINE) int32_t sums[32 * 32];
     for (long r = 0; r < rows; r++) {
         const float *row = x + r * layer->inputs;
         if (layer->norm_weight) normalise(layer, row, desk->row), row = desk->row;
-        memset(desk->integers + (r + 1) * stride - GROUPS * GROUP, 0, GROUPS * GROUP);
-        to_integers(layer, row, desk->integers + r * stride, desk->low + r, desk->step + r);
+        memset(desk->rows + (r + 1) * stride - GROUPS * GROUP, 0, GROUPS * GROUP);
+        take_row(layer, row, desk->rows + r * stride, desk->low + r, desk->step + r);
     }
     for (long column = left; column < right; column += width) {
         sum_block *sum = column + kind.panels * PANEL <= right || !kind.narrow ? kind.wide : kind.narrow;
         width = sum == kind.wide ? kind.panels * PANEL : PANEL;
         for (long r = 0; r < rows; r += kind.rows) {
             int height = kind.rows < rows - r ? kind.rows : rows - r;
-            for (int i = 0; i < height; i++) /* will be there when the sums are done */
-                for (long c = column; c < column + width; c += PANEL) {
-                    __builtin_prefetch(y + (r + i) * layer->outputs + c, 1);
-                    if (more) __builtin_prefetch(more + (r + i) * layer->outputs + c);
-                }
-            sum(desk->integers + r * stride, stride, layer->weights + column * stride, layer->groups, sums);
-            for (long c = column; c < column + width && c < right; c += LANES) {
-                long at = r * layer->outputs + c;
-                finish(layer, height, c, sums + c - column, width, desk->low + r, desk->step + r, more ? more + at : 0,
-                       y + at);
-            }
+            long at = r * layer->outputs + column;
+            Soon soon = {y + at, more ? more + at : 0, layer->outputs};
+            sum(desk->rows + r * stride, stride, layer->weights + column * stride, layer->groups, sums, &soon);
+            for (long c = 0; c < width && column + c < right; c += LANES)
+                finish(layer, height, column + c, sums + c, width, desk->low + r, desk->step + r,
+                       more ? more + at + c : 0, y + at + c);
         }
     }
 }

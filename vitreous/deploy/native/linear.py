@@ -1,4 +1,4 @@
-"""A linear layer in small integers.
+"""A linear layer in small integers, or in float32 with what stands around it in the same call.
 
     W ≈ scale · integers          one scale per output, its largest weight being the largest integer
     x ≈ low + step · integers     one low and step per token, found as it passes (dynamic) or fixed before (static)
@@ -8,6 +8,7 @@
 int16    weights of 11 bits, activations of as many as no sum can overflow: nearly exact
 int8     weights and activations of 8 bits, with AVX2 alone of 7 (its instructions add in 16 bits)
 bf16     no integers: bfloat16 in AMX tiles, where there are any
+fp32     no integers: what torch computes, but for the order of the sums
 =======  =================================================================================================
 
 Everything around the product (norms, softmax, GELU) stays in float32.
@@ -28,13 +29,13 @@ from torch import Tensor, nn
 
 from vitreous.deploy.engine import Unfit
 
-Kind = Literal["int16", "int8", "bf16"]
-KINDS: tuple[Kind, ...] = ("int16", "int8", "bf16")
+Kind = Literal["int16", "int8", "bf16", "fp32"]
+KINDS: tuple[Kind, ...] = ("int16", "int8", "bf16", "fp32")
 
 PANEL = 16
 LARGEST_WEIGHT_16 = 1023
-PER_GROUP = {"int16": 2, "int8": 4, "bf16": 2}
-STORED = {"int16": torch.int16, "int8": torch.int8, "bf16": torch.bfloat16}
+PER_GROUP = {"int16": 2, "int8": 4, "bf16": 2, "fp32": 1}
+STORED = {"int16": torch.int16, "int8": torch.int8, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 _own = threading.local()  # what a thread's layers work in, one after the other
 
@@ -182,8 +183,8 @@ def rules(library: ctypes.CDLL) -> tuple[int, int, int, int]:
 def as_integers(
     weight: Float[Tensor, "e d"], kind: Kind, largest: int
 ) -> tuple[Float[Tensor, "e d"], Float[Tensor, " e"]]:
-    """Whole numbers, and what 1 stands for in each row; bfloat16 is left as it is."""
-    if kind == "bf16":
+    """Whole numbers, and what 1 stands for in each row; floats are left as they are."""
+    if STORED[kind].is_floating_point:
         return weight, weight.new_ones(len(weight))
     scale = weight.abs().amax(dim=1).clamp(min=1e-30) / (LARGEST_WEIGHT_16 if kind == "int16" else largest)
     return (weight / scale[:, None]).round(), scale

@@ -1,8 +1,8 @@
-/* Sums of products of small integers: blocks of them, on whatever the CPU has for that.
+/* Sums of products of small integers, or of floats: blocks of them, on whatever the CPU has for that.
 
    The right-hand side lies in panels of 16 columns. Within a panel, what belongs to one column comes in groups of four
-   bytes (two 16-bit or four 8-bit numbers), group after group, the 16 columns side by side: 64 bytes that one vector,
-   or one row of an AMX tile, takes at once. The kinds of arithmetic differ only in how a group is multiplied and added.
+   bytes (a float, two 16-bit or four 8-bit numbers), group after group, the 16 columns side by side: 64 bytes that one
+   vector, or one row of an AMX tile, takes at once. The kinds of arithmetic differ only in how a group is multiplied and added.
    A left-hand row lies in memory as it is, in groups of the same size. */
 
 #pragma once
@@ -26,11 +26,10 @@ static inline int omp_get_max_threads(void) { return 1; }
 
 static inline long up(long number, long multiple) { return (number + multiple - 1) / multiple * multiple; }
 
-enum { INT16, INT8, BF16 };
+enum { INT16, INT8, BF16, FP32 };
 enum { PANEL = 16, GROUP = 4, LINE = PANEL * GROUP };
 
-/* As many floats, or integers, as one vector holds; in memory they may lie anywhere. A comparison gives −1 for yes and
-   0 for no. */
+/* As many floats, or integers, as one vector holds; in memory they may lie anywhere. */
 #if defined(__AVX512F__)
 enum { LANES = 16 };
 #elif defined(__AVX2__)
@@ -41,38 +40,58 @@ enum { LANES = 4 };
 typedef float floats __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 static inline floats as_floats(ints x) { return __builtin_convertvector(x, floats); }
-static inline floats choose(ints mask, floats yes, floats no) { return (floats)((mask & (ints)yes) | (~mask & (ints)no)); }
-
-/* An integer for every float, in the same order; NaN lies beyond both infinities. */
-static inline ints order(floats x) { return (ints)x ^ ((ints)x >> 31 & INT32_MAX); }
-static inline float number(int32_t order) {
-    int32_t bits = order ^ (order >> 31 & INT32_MAX);
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-static inline ints later(ints a, ints b) { ints mask = a > b; return (mask & a) | (~mask & b); }
-static inline ints sooner(ints a, ints b) { ints mask = a < b; return (mask & a) | (~mask & b); }
+/* `larger` and `smaller` give b where a or b is no number. */
 #if defined(__AVX512F__)
-static inline int32_t last_of(ints x) { return _mm512_reduce_max_epi32((__m512i)x); }
+static inline floats larger(floats a, floats b) { return (floats)_mm512_max_ps((__m512)a, (__m512)b); }
+static inline floats smaller(floats a, floats b) { return (floats)_mm512_min_ps((__m512)a, (__m512)b); }
+static inline ints highest(ints a, ints b) { return (ints)_mm512_max_epi32((__m512i)a, (__m512i)b); }
+static inline ints nearest(floats x) { return (ints)_mm512_cvtps_epi32((__m512)x); }
+static inline float largest_of(floats x) { return _mm512_reduce_max_ps((__m512)x); }
+static inline float smallest_of(floats x) { return _mm512_reduce_min_ps((__m512)x); }
 static inline float sum_of(floats x) { return _mm512_reduce_add_ps((__m512)x); }
 static inline floats reciprocal(floats x) { /* right to 14 bits, and after one step of Newton's to 22 */
     floats about = (floats)_mm512_rcp14_ps((__m512)x);
     return about * (2 - x * about);
 }
 #else
-static inline floats reciprocal(floats x) { return 1 / x; }
-static inline int32_t last_of(ints x) {
-    int32_t last = x[0];
-    for (int i = 1; i < LANES; i++) last = x[i] > last ? x[i] : last;
-    return last;
+#if defined(__AVX2__)
+static inline floats larger(floats a, floats b) { return (floats)_mm256_max_ps((__m256)a, (__m256)b); }
+static inline floats smaller(floats a, floats b) { return (floats)_mm256_min_ps((__m256)a, (__m256)b); }
+static inline ints highest(ints a, ints b) { return (ints)_mm256_max_epi32((__m256i)a, (__m256i)b); }
+static inline ints nearest(floats x) { return (ints)_mm256_cvtps_epi32((__m256)x); }
+#else
+static inline floats choose(ints mask, floats yes, floats no) { return (floats)((mask & (ints)yes) | (~mask & (ints)no)); }
+static inline floats larger(floats a, floats b) { return choose(a > b, a, b); }
+static inline floats smaller(floats a, floats b) { return choose(a < b, a, b); }
+static inline ints highest(ints a, ints b) { return ((a > b) & a) | (~(a > b) & b); }
+static inline ints nearest(floats x) {
+    floats half = (floats){0} + 0.5f;
+    return __builtin_convertvector(x + choose(x < 0, -half, half), ints);
 }
+#endif
+static inline float largest_of(floats x) {
+    float most = x[0];
+    for (int i = 1; i < LANES; i++) most = x[i] > most ? x[i] : most;
+    return most;
+}
+static inline float smallest_of(floats x) { return -largest_of(-x); }
 static inline float sum_of(floats x) {
     float sum = 0;
     for (int i = 0; i < LANES; i++) sum += x[i];
     return sum;
 }
+static inline floats reciprocal(floats x) { return 1 / x; }
 #endif
+
+/* The sizes of numbers as integers in the same order, where NaN lies beyond infinity; and the largest of them. */
+static inline ints sizes(floats x) { return (ints)x & INT32_MAX; }
+static inline float largest_size(ints sizes) {
+    int32_t bits = sizes[0];
+    for (int i = 1; i < LANES; i++) bits = sizes[i] > bits ? sizes[i] : bits;
+    float size;
+    memcpy(&size, &bits, sizeof size);
+    return size;
+}
 
 /* The first of `count` numbers in a row, and zeros where there are too few. */
 static inline floats some(const float *x, long count) {
@@ -80,6 +99,14 @@ static inline floats some(const float *x, long count) {
     floats few = {0};
     memcpy(&few, x, count * sizeof *x);
     return few;
+}
+static inline void put(floats x, float *to, long count) {
+    if (count >= LANES) *(floats *)to = x;
+    else memcpy(to, &x, count * sizeof *to);
+}
+static inline floats first_of(long count, floats x, floats others) {
+    memcpy(&others, &x, count * sizeof(float));
+    return others;
 }
 
 /* ---- sixteen columns at once: add up the products of one group (16 bits) or STEP8 groups (8 bits) ---- */
@@ -165,25 +192,57 @@ static inline vec dot8(vec sum, const int32_t *a, const char *b) {
         }                                                                                                    \
     }
 #endif
+#if defined(__AVX512F__)
+static inline void store16(int16_t *to, ints x) { _mm256_storeu_si256((__m256i *)to, _mm512_cvtepi32_epi16((__m512i)x)); }
+#else
+static inline void store16(int16_t *to, ints x) { for (int i = 0; i < LANES; i++) to[i] = x[i]; }
+#endif
 ROUND_ROW(round16, int16_t, _mm512_mask_cvtsepi32_storeu_epi16, -32767.0f, 32767.0f)
 ROUND_ROW(round8, uint8_t, _mm512_mask_cvtusepi32_storeu_epi8, 0.0f, (float)TOP8)
 
 /* ---- a block of sums: rows times panels, over all groups ---- */
 
-typedef void sum_block(const char *a, long stride, const char *b, long groups, int32_t *sums);
+/* Floats that are needed once the sums are done, as many rows and columns as there are sums. They are fetched row by row
+   on the way: asked for all at once they would hold up what the sums need themselves. */
+typedef struct { const float *write, *read; long stride; } Soon;
+static inline void fetch(const Soon *soon, long row, long panel) {
+    long place = row * soon->stride + panel * PANEL;
+    __builtin_prefetch(soon->write + place, 1);
+    if (soon->read) __builtin_prefetch(soon->read + place);
+}
+
+typedef void sum_block(const char *a, long stride, const char *b, long groups, int32_t *sums, const Soon *soon);
 
 #define EACH(I, COUNT) _Pragma("GCC unroll 16") for (int I = 0; I < COUNT; I++)
-#define VECTORS(NAME, DOT, ROWS, PANELS, GROUPS)                                                    \
-    static void NAME(const char *a, long stride, const char *b, long groups, int32_t *sums) {       \
+#define IN_PARTS(ROWS, PANELS, STEP, ADD)                                                           \
+    long share = soon ? groups / ROWS : groups, g = 0;                                              \
+    for (int part = 0; g < groups; part++) {                                                        \
+        if (soon) EACH(p, PANELS) fetch(soon, part, p);                                             \
+        for (long end = part == ROWS - 1 ? groups : g + share; g < end; g += STEP) ADD              \
+    }
+#define VECTORS(NAME, DOT, ROWS, PANELS, STEP)                                                      \
+    static void NAME(const char *a, long stride, const char *b, long groups, int32_t *sums, const Soon *soon) { \
         vec sum[ROWS][PANELS];                                                                      \
         EACH(r, ROWS) EACH(p, PANELS) sum[r][p] = zero();                                           \
-        for (long g = 0; g < groups; g += GROUPS)                                                   \
-            EACH(r, ROWS) EACH(p, PANELS)                                                           \
-                sum[r][p] = DOT(sum[r][p], (const int32_t *)(a + r * stride) + g, b + (p * groups + g) * LINE); \
+        IN_PARTS(ROWS, PANELS, STEP, EACH(r, ROWS) EACH(p, PANELS)                                  \
+                 sum[r][p] = DOT(sum[r][p], (const int32_t *)(a + r * stride) + g, b + (p * groups + g) * LINE);) \
         EACH(r, ROWS) EACH(p, PANELS) store(sums + (r * PANELS + p) * PANEL, sum[r][p]);            \
     }
 VECTORS(vectors16, dot16, ROWS16, ABREAST, 1)
 VECTORS(narrow16, dot16, ROWS16, 1, 1)
+
+#define FLOATS(NAME, ROWS, PANELS)                                                                  \
+    static void NAME(const char *a, long stride, const char *b, long groups, int32_t *sums, const Soon *soon) { \
+        enum { EACH_PANEL = PANEL / LANES, ALL = PANELS * EACH_PANEL };                             \
+        floats sum[ROWS][ALL];                                                                      \
+        EACH(r, ROWS) EACH(v, ALL) sum[r][v] = (floats){0};                                         \
+        IN_PARTS(ROWS, PANELS, 1, EACH(r, ROWS) EACH(v, ALL)                                        \
+                 sum[r][v] += ((const float *)(a + r * stride))[g] *                                \
+                              ((const floats *)(b + (v / EACH_PANEL * groups + g) * LINE))[v % EACH_PANEL];) \
+        EACH(r, ROWS) EACH(v, ALL) ((floats *)sums)[r * ALL + v] = sum[r][v];                       \
+    }
+FLOATS(vectors32, ROWS16, ABREAST)
+FLOATS(narrow32, ROWS16, 1)
 
 /* `wide` takes `panels` at once and `narrow` takes one; panels come in a MULTIPLE, groups in multiples of GROUPS. */
 typedef struct { sum_block *wide, *narrow; int rows, panels; } Kind;
@@ -191,7 +250,7 @@ typedef struct { sum_block *wide, *narrow; int rows, panels; } Kind;
 #if defined(TILES)
 /* Two by two tiles of 16 × 16 sums; sixteen groups fill a tile of activations or of weights. */
 #define IN_TILES(NAME, DOT)                                                                     \
-    static void NAME(const char *a, long stride, const char *b, long groups, int32_t *sums) {   \
+    static void NAME(const char *a, long stride, const char *b, long groups, int32_t *sums, const Soon *soon) { \
         _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);                             \
         for (long g = 0; g < groups; g += 16) {                                                 \
             _tile_loadd(4, a + g * GROUP, stride);                                              \
@@ -207,7 +266,8 @@ IN_TILES(tiles8, _tile_dpbusd)
 IN_TILES(tiles_bf16, _tile_dpbf16ps)
 
 static const Kind KIND[] = {
-    [INT16] = {vectors16, narrow16, ROWS16, ABREAST}, [INT8] = {tiles8, 0, 32, 2}, [BF16] = {tiles_bf16, 0, 32, 2}};
+    [INT16] = {vectors16, narrow16, ROWS16, ABREAST}, [INT8] = {tiles8, 0, 32, 2}, [BF16] = {tiles_bf16, 0, 32, 2},
+    [FP32] = {vectors32, narrow32, ROWS16, ABREAST}};
 enum { MULTIPLE = 2, GROUPS = 16 };
 
 /* The palette is set here and not read from the processor: on some virtual machines that says it has none. */
@@ -232,7 +292,8 @@ VECTORS(vectors8, dot8, ROWS8, ABREAST, STEP8)
 VECTORS(narrow8, dot8, ROWS8, 1, STEP8)
 
 static const Kind KIND[] = {
-    [INT16] = {vectors16, narrow16, ROWS16, ABREAST}, [INT8] = {vectors8, narrow8, ROWS8, ABREAST}};
+    [INT16] = {vectors16, narrow16, ROWS16, ABREAST}, [INT8] = {vectors8, narrow8, ROWS8, ABREAST},
+    [FP32] = {vectors32, narrow32, ROWS16, ABREAST}};
 enum { MULTIPLE = 1, GROUPS = 2 };
 static inline void start_tiles(void) {}
 static inline void stop_tiles(void) {}
