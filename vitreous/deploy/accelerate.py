@@ -111,7 +111,7 @@ class Accelerated(nn.Module):
         return fast(images)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError("an accelerated model is not to be copied or pickled; take its .model, and accelerate that again")
+        raise TypeError("an accelerated model cannot be copied or pickled; take its .model, and accelerate that again")
 
     def extra_repr(self) -> str:
         return f"{type(self.model).__name__}, {self.report.engine}, {self.report.precision}"
