@@ -18,7 +18,7 @@ from vitreous.deploy.native import build, calibrate, fallback, trial
 from vitreous.deploy.native.attention import NativeAttend
 from vitreous.deploy.native.convert import Choice
 from vitreous.deploy.native.engine import linear_layers, prepare
-from vitreous.deploy.native.linear import KINDS, NativeLinear, NativeMlp, as_integers, rules
+from vitreous.deploy.native.linear import KINDS, NativeLinear, NativeMlp, NativePatches, as_integers, rules
 from vitreous.layers.attention import Attend
 
 EMULATED = Path(__file__).with_name("emulated_tiles.h")
@@ -336,7 +336,7 @@ def test_the_original_stays_as_it_was(native, model):
     assert 0 < fallback.relative_error(fast(images), expected) < 0.01
     assert type(model.layers[0].mlp.act) is nn.GELU
     assert type(model.layers[0].mlp.fc1) is nn.Linear
-    assert fast.stem.proj.weight is model.stem.proj.weight, "what stays in float is shared, not copied"
+    assert fast.class_token is model.class_token, "what stays in float is shared, not copied"
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
@@ -362,6 +362,13 @@ def test_whatever_a_block_is_made_of(native, options):
     assert fallback.relative_error(fast(images), model(images)) < 0.01
 
 
+def test_patches_have_more_bits_than_the_rest(native, model):
+    fast = prepare(model, Choice(dict.fromkeys(linear_layers(model, torch.randn(1, 3, 64, 64)), "int8")))
+    images = torch.randn(2, 3, 64, 96)
+    assert fast.stem.proj.linear.kind == "int16"
+    assert 0 < fallback.relative_error(fast.stem(images), model.stem(images)) < 1e-3
+
+
 def test_swin_with_its_biases_and_masks(native):
     torch.manual_seed(0)
     model = vt.create_model("swin_tiny", image_size=64, depths=(2, 2, 2, 2), num_classes=10).eval()
@@ -379,6 +386,7 @@ def test_float32_differs_in_the_order_of_sums_only(native, name):
     fast = prepare(model, Choice(dict.fromkeys(linear_layers(model, images), "fp32")))
     assert not any(isinstance(module, NativeAttend) for module in fast.modules()), "which has but 16 bits"
     assert any(isinstance(module, NativeMlp) for module in fast.modules())
+    assert any(isinstance(module, NativePatches) for module in fast.modules())
     assert fallback.relative_error(fast(images), model(images)) < 5e-6
 
 
@@ -399,7 +407,7 @@ def test_only_float32_models_and_tiles_for_bf16(native, model):
 
 
 def test_the_tokens_that_are_read_can_have_more_bits(native, model):
-    images = torch.randn(8, 3, 64, 64)
+    images = torch.randn(48, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     layers = dict.fromkeys(linear_layers(model, images), "int8")
     expected = model(images)
     rough, careful = (

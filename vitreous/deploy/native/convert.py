@@ -9,19 +9,27 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from vitreous.deploy.native.attention import NativeAttend
-from vitreous.deploy.native.linear import Careful, Kind, NativeLinear, NativeMlp
+from vitreous.deploy.native.linear import Careful, Kind, NativeLinear, NativeMlp, NativePatches
 from vitreous.layers.attention import Attend
+from vitreous.layers.patch import PatchProduct
 
 Range = tuple[float, float]  # the low and the step of activations
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What every linear layer runs in, by its name; the first ``careful`` tokens run in ``more`` bits everywhere."""
+    """What every linear layer runs in, by its name; the first ``careful`` tokens run in ``more`` bits everywhere.
+
+    Patches run in ``exact`` bits: they are little work, and what is lost there is lost for all that follows.
+    """
 
     kinds: Mapping[str, Kind]
     more: Kind = "int16"
     careful: int = 0
+
+    @property
+    def exact(self) -> Kind:
+        return "fp32" if "fp32" in self.kinds.values() else self.more
 
     def count(self, kind: Kind) -> int:
         return list(self.kinds.values()).count(kind)
@@ -60,6 +68,11 @@ class Converter:
             return NativeMlp(self.layer(fc1, kind, gelu=True, norm=norm), self.layer(fc2, kind, scale=scale))
 
         return self.carefully(make, fc1, fc2)
+
+    def patches(self, conv: PatchProduct) -> nn.Module:
+        linear = nn.utils.skip_init(nn.Linear, conv.weight[0].numel(), conv.out_channels, bias=conv.bias is not None)
+        linear.weight.data, linear.bias = conv.weight.detach().flatten(1), conv.bias
+        return NativePatches(NativeLinear(linear, self.choice.exact, self.kernel), conv.kernel_size)
 
     def attend(self, attend: Attend, *, lends: bool = False) -> nn.Module:
         return NativeAttend(attend, self.kernel, lends=lends) if self.own_attention else attend

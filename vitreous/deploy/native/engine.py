@@ -14,6 +14,7 @@ from vitreous.deploy.native.convert import Choice, Converter, Range
 from vitreous.layers.attention import Attend
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.mlp import Mlp
+from vitreous.layers.patch import PatchProduct
 
 #: Where 16-bit products beat torch's float32 attention: with AVX2 they are no faster.
 OWN_ATTENTION = ("amx", "avx512_vnni")
@@ -31,7 +32,7 @@ def prepare(model: Model, choice: Choice, ranges: Mapping[str, Range] | None = N
     if {weight.dtype for weight in model.parameters()} != {torch.float32}:
         raise Unfit("its kernels take only a float32 model; make it one with model.float()")
     fast = sharing_copy(model)
-    own_attention = level in OWN_ATTENTION and "fp32" not in choice.kinds.values()
+    own_attention = level in OWN_ATTENTION and choice.exact != "fp32"
     converter = Converter(fast, choice, kernel, own_attention, ranges or {})
     attends = {name: module for name, module in fast.named_modules() if type(module) is Attend}
     blocks = {name: block for name, block in fast.named_modules() if type(block) is PreNormBlock}
@@ -42,6 +43,9 @@ def prepare(model: Model, choice: Choice, ranges: Mapping[str, Range] | None = N
         put(fast, name, converter.linear(name, gelu=gelu))
         if gelu:
             parent.act = nn.Identity()
+    for name, module in list(fast.named_modules()):
+        if type(module) is PatchProduct:
+            put(fast, name, converter.patches(module))
     for name, attend in attends.items():
         if fast.get_submodule(name) is attend:
             put(fast, name, converter.attend(attend))

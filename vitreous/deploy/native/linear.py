@@ -24,10 +24,12 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.deploy.engine import Unfit
+from vitreous.layers.patch import patchify
 
 Kind = Literal["int16", "int8", "bf16", "fp32"]
 KINDS: tuple[Kind, ...] = ("int16", "int8", "bf16", "fp32")
@@ -119,6 +121,19 @@ class NativeMlp(nn.Module):
     def forward(self, x: Float[Tensor, "... d"], more: Float[Tensor, "... e"] | None = None) -> Float[Tensor, "... e"]:
         library = self.fc1.library
         return run(library.mlp, library.mlp_room, [self.fc1, self.fc2], x, more)
+
+
+class NativePatches(nn.Module):
+    """Patches of an image, each as one row for ``linear``; a map, as :class:`PatchProduct` gives it."""
+
+    def __init__(self, linear: NativeLinear, patch_size: tuple[int, ...]) -> None:
+        super().__init__()
+        self.linear, self.patch_size = linear, patch_size
+
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d v w"]:
+        height, width = self.patch_size
+        tokens = self.linear(patchify(images, (height, width)))
+        return rearrange(tokens, "b (y x) d -> b d y x", y=images.shape[2] // height)
 
 
 class Careful(nn.Module):
