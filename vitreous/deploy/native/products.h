@@ -40,6 +40,7 @@ enum { LANES = 4 };
 typedef float floats __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 static inline floats as_floats(ints x) { return __builtin_convertvector(x, floats); }
+
 /* `larger` and `smaller` give b where a or b is no number. */
 #if defined(__AVX512F__)
 static inline floats larger(floats a, floats b) { return (floats)_mm512_max_ps((__m512)a, (__m512)b); }
