@@ -434,12 +434,26 @@ def test_choice_meets_the_tolerance_with_as_few_bits_as_it_can(native, model):
 
 
 def test_where_a_token_is_read_there_are_two_choices(native, model):
-    images = torch.randn(4, 3, 64, 64)
+    images = torch.randn(16, 3, 64, 64, generator=torch.Generator().manual_seed(2))
     whole = dict.fromkeys(linear_layers(model, images), "int8")
-    rough = fallback.relative_error(prepare(model, Choice(whole))(images), model(images))
+    found, expected = prepare(model, Choice(whole))(images), model(images)
+    rough = max(fallback.relative_error(found[:count], expected[:count]) for count in (1, 16))
     by_layer, by_token = fallback.Search(model, images, "int8", "int16", 0.8 * rough).choices(read=1)
     assert (by_layer.careful, by_token.careful) == (0, 1)
     assert by_token.count("int8") == 9 > by_layer.count("int8")
+
+
+def test_the_tolerance_holds_for_a_single_picture_too(native, model):
+    images = torch.randn(16, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    layers, expected = linear_layers(model, images), model(images)
+    found = prepare(model, Choice(dict.fromkeys(layers, "int8")))(images)
+    errors = [fallback.relative_error(one[None], other[None]) for one, other in zip(found, expected, strict=True)]
+    worst = max(range(16), key=errors.__getitem__)
+    tolerance = 1.2 * fallback.relative_error(found, expected)
+    assert errors[worst] > tolerance, "all together are within it, one is not"
+    (choice,) = fallback.Search(model, images.roll(-worst, dims=0), "int8", "int16", tolerance).choices()
+    first = images[worst : worst + 1]
+    assert fallback.relative_error(prepare(model, choice)(first), model(first)) <= tolerance
 
 
 def test_the_library_is_compiled_once(folder, monkeypatch):

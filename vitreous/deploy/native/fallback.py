@@ -64,12 +64,17 @@ class Search:
             back = min(len(work), back + max(1, len(work) // 20))
 
     def passes(self, choice: Choice) -> bool:
-        return self.error(choice, self.example) <= MARGIN * self.tolerance
+        """For the example, and for its first picture alone: on average over many errors are smaller."""
+        found = self.run(choice, self.example)
+        worst = max(relative_error(found[:count], self.expected[:count]) for count in (1, len(found)))
+        return worst <= MARGIN * self.tolerance
 
     def error(self, choice: Choice, images: Float[Tensor, "b c y x"]) -> float:
         """Of the logits; ``images`` are the first of the example."""
-        found = prepare(self.model, choice, self.ranges)(images)
-        return relative_error(found, self.expected[: len(images)])
+        return relative_error(self.run(choice, images), self.expected[: len(images)])
+
+    def run(self, choice: Choice, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+        return prepare(self.model, choice, self.ranges)(images)
 
     @cached_property
     def expected(self) -> Float[Tensor, "b k"]:
