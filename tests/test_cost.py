@@ -61,6 +61,11 @@ def saved_bytes(run, model, size, batch):
     return sum(nbytes for nbytes, _ in seen.values())
 
 
+def whole(model):
+    """All tokens in all blocks: a ViT asked only for logits leaves some of the last one out."""
+    return lambda images: sum(model.heads(model.features(images)).values())
+
+
 CASES = [
     ("vit_tiny_16", {}),
     ("deit_tiny_distilled_16", {}),
@@ -81,7 +86,7 @@ CASES = [
 @pytest.mark.parametrize("size", [(112, 224), (96, 96)])
 def test_activation_bytes_are_what_autograd_saves(name, options, size):
     model = vt.create_model(name, image_size=size, **options).train()
-    real = saved_bytes(model, model, size, batch=2)
+    real = saved_bytes(whole(model), model, size, batch=2)
     assert vt.cost(name, size, batch=2, **options).activation_bytes == pytest.approx(real, rel=0.02)
     assert vt.cost(model, size, batch=2).activation_bytes == pytest.approx(real, rel=0.02)
 
@@ -99,7 +104,7 @@ def test_checkpointed_bytes_are_what_autograd_saves(name, options, most):
     model = vt.create_model(name, image_size=(112, 224), **options).train()
     for block in model.blocks():
         block.forward = lambda *args, run=block.forward: checkpoint(run, *args, use_reentrant=False)
-    real = saved_bytes(model, model, (112, 224), batch=2)
+    real = saved_bytes(whole(model), model, (112, 224), batch=2)
     cost = vt.cost(name, (112, 224), batch=2, **options)
     assert cost.checkpointed_bytes - max(cost.block_bytes) == pytest.approx(real, rel=0.02)
     assert cost.checkpointed_bytes < most * cost.activation_bytes

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 import vitreous as vt
 from tests.parity import error, fill
@@ -115,9 +117,72 @@ def test_answers_alone_are_the_same_with_the_same_gradients(options):
     assert all(error(found, expected) < 1e-12 for expected, found in zip(*gradients, strict=True))
 
 
-def test_for_answers_only_the_class_token_goes_through_the_last_mlp():
+class Counted(nn.Module):
+    """Notes how many tokens pass; no hook, since nothing is left out where hooks look on."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.seen = inner, []
+
+    def forward(self, x):
+        self.seen.append(x.shape[1])
+        return self.inner(x)
+
+
+def tokens_in_the_last_mlp(model, images):
+    last = model.layers[-1]
+    last.mlp = Counted(last.mlp)
+    model(images)
+    return last.mlp.seen
+
+
+def test_for_logits_only_the_class_token_goes_through_the_last_mlp():
+    assert tokens_in_the_last_mlp(tiny(), torch.randn(1, 3, 64, 64)) == [1]
+    assert tokens_in_the_last_mlp(tiny(distilled=True), torch.randn(1, 3, 64, 64)) == [2]
+
+
+class Exchanged(nn.Linear):
+    """As an adapter would be: a linear layer that is more than its weights."""
+
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+def exchange(model):
+    last = model.layers[-1].mixer
+    wider = Exchanged(last.qkv.in_features, last.qkv.out_features)
+    wider.load_state_dict(last.qkv.state_dict())
+    last.qkv = wider
+
+
+def patch(model):
+    last = model.layers[-1]
+    last.forward = lambda x, grid, num_prefix, run=last.forward: run(x, grid, num_prefix)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda model: model.layers[-1].mixer.qkv.register_forward_hook(lambda *_: None),
+        lambda model: model.layers[-1].register_forward_pre_hook(lambda *_: None),
+        lambda model: model.layers[-1].norm2.register_full_backward_hook(lambda *_: None),
+        patch,
+        exchange,
+    ],
+)
+def test_where_somebody_looks_on_all_tokens_go_through_all_blocks(look):
+    model, images = tiny(), torch.randn(2, 3, 64, 64)
+    look(model)
+    whole = model.heads(model.features(images))["class"]
+    assert tokens_in_the_last_mlp(model, images) == [17]
+    assert torch.equal(model(images), whole)
+
+
+def test_hooks_on_all_modules_see_all_tokens():
     model, seen = tiny(), []
-    for layer in model.layers:
-        layer.mlp.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
-    model.answers(torch.randn(1, 3, 64, 64))
-    assert seen == [17, 1]
+    hook = register_module_forward_hook(lambda part, _, out: seen.append(out.shape[1]) if part is model.norm else None)
+    try:
+        model(torch.randn(1, 3, 64, 64))
+    finally:
+        hook.remove()
+    assert seen == [17]

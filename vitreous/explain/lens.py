@@ -31,7 +31,7 @@ class Call(NamedTuple):
 
 @torch.no_grad()
 def logit_lens(model: Backbone, images: Float[Tensor, "b c y x"]) -> dict[str, Float[Tensor, "b k"]]:
-    """Answers by block, ``"blocks.3"`` for the fourth; that of the last block is the model's own.
+    """Answers by block, ``"blocks.3"`` for the fourth; that of the last block is the model's own, of all tokens.
 
     Blocks before the last stage are left out. The blocks compute once: afterwards those up to i repeat what they gave,
     so that each further answer costs no more than stem and head. The model runs as it is: put it into evaluation mode

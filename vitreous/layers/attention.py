@@ -170,6 +170,11 @@ class SelfAttention(nn.Module):
         q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
         return q, k, v
 
+    def few_can_ask(self) -> bool:
+        """Not where positions are in the attention, nor where its parts have been exchanged for others."""
+        plain = type(self.qkv) is nn.Linear and type(self.attend) is Attend
+        return plain and self.relative is None and self.rotary is None
+
     def heads_of(self, x: Float[Tensor, "b n d"], read: slice) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of some tokens, keys and values of all."""
         sizes = x.shape[-1], 2 * x.shape[-1]

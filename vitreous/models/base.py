@@ -95,11 +95,11 @@ class Backbone(nn.Module, ABC):
         return {"class": self.head(self.pooled(features))}
 
     def answers(self, images: Float[Tensor, "b c y x"]) -> dict[str, Float[Tensor, "b k"]]:
-        """Every head's logits, for those who want nothing else: a family may leave out what they do not need."""
+        """Every head's logits and nothing else: a family may leave out what they do not need."""
         return self.heads(self.features(images))
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
-        first, *others = self.heads(self.features(images)).values()
+        first, *others = self.answers(images).values()
         return sum(others, first) / (1 + len(others)) if others else first
 
     def reset_head(self, num_classes: int) -> None:

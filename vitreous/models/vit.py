@@ -24,6 +24,7 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from vitreous.layers.attention import Full, SelfAttention, check_heads
 from vitreous.layers.block import PreNormBlock
@@ -139,11 +140,12 @@ class ViT(Backbone):
         return self.heads(self.see(images, self.asking()))
 
     def asking(self) -> slice | None:
-        """The tokens that alone have to ask in the last block when only logits are wanted; None if all have to."""
+        """The tokens that alone have to ask in the last block when only logits are wanted; None if all have to, or if
+        somebody looks at them."""
         read, last = self.answering(self.num_prefix), self.layers[-1]
         if read.stop is None or type(last) is not PreNormBlock or type(last.mixer) is not SelfAttention:
             return None
-        return None if last.mixer.relative is not None or last.mixer.rotary is not None else read
+        return read if last.mixer.few_can_ask() and not watched(last) else None
 
     def see(self, images: Float[Tensor, "b c y x"], read: slice | None) -> Features:
         """All tokens, or only those that are ``read``."""
@@ -184,6 +186,18 @@ class ViT(Backbone):
 
     def blocks(self) -> list[nn.Module]:
         return list(self.layers)
+
+
+def watched(block: nn.Module) -> bool:
+    """Whether hooks see what the parts of a block are given and give, or another forward stands in for theirs."""
+    return bool(_has_any_global_hook()) or any(
+        part._forward_pre_hooks
+        or part._forward_hooks
+        or part._backward_pre_hooks
+        or part._backward_hooks
+        or "forward" in vars(part)
+        for part in block.modules()
+    )
 
 
 def make_position(config: ViTConfig, grid: Grid) -> Learned | LearnedAxes | SinCos | None:
