@@ -79,17 +79,16 @@ def schemes(model: nn.Module, few: Tensor) -> dict[str, nn.Module]:
         "float32": model,
         "int16": prepare(model, Choice(dict.fromkeys(layers, "int16"))),
         "int8, activations per token": prepare(model, few_bits),
-        "int8, class token in int16": prepare(model, replace(few_bits, careful=1)),
+        "int8, class token in two halves": prepare(model, replace(few_bits, fine=1)),
         "int8, activations calibrated": prepare(model, few_bits, ranges),
         "int8, naive (min-max of whole tensors)": naive(model, few),
     }
     for tolerance in (0.02, 0.03):
-        for choice in Search(model, few, "int8", "int16", tolerance).choices(read=1):
-            careful = ", and the class token" if choice.careful else ""
-            name = (
-                f"int8 with {choice.count('int16')} of {len(layers)} layers{careful} in int16 (error ≤ {tolerance:.0%})"
-            )
-            found[name] = prepare(model, choice)
+        for fine in (0, 1):
+            choice = Search(model, few, "int8", "int16", tolerance, fine).choice()
+            more = f"{choice.count('int16')} of {len(layers)} layers in int16"
+            halves = ", class token in two halves" if fine else ""
+            found[f"int8 with {more}{halves} (error ≤ {tolerance:.0%})"] = prepare(model, choice)
     return found
 
 

@@ -55,18 +55,19 @@ def kernel(request, kernels):
     return request.param, kernels[request.param]
 
 
-def promised(linear, x, kind, kernel, fixed=None):
+def promised(linear, x, kind, kernel, fixed=None, top=None):
     """What the docstring of ``native.linear`` says, in float64, where these integers are exact."""
     if kind in ("bf16", "fp32"):
         return copy.deepcopy(linear).double()(x.double())
-    _, _, largest, top = rules(kernel)
+    _, _, largest, usual = rules(kernel)
+    top = top or usual
     integers, scale = as_integers(linear.weight.detach().float(), kind, largest)
     if kind == "int16":
         top = min(32767, int((2**31 - 1) / integers.abs().sum(dim=1).max()))
         step = x.abs().amax(dim=1, keepdim=True) / top
         low = torch.zeros_like(step)
     elif fixed:
-        low, step = (torch.full((len(x), 1), number) for number in fixed)
+        low, step = torch.full((len(x), 1), fixed[0]), torch.full((len(x), 1), fixed[1] * usual / top)
     else:
         low = x.amin(dim=1, keepdim=True).clamp(max=0)
         step = (x.amax(dim=1, keepdim=True).clamp(min=0) - low) / top
@@ -92,6 +93,42 @@ def test_every_shape(kernel, rows, inputs, outputs):
     linear, x = nn.Linear(inputs, outputs), torch.randn(rows, inputs) * torch.rand(rows, 1) * 5
     for kind in KINDS if level == "tiles" else [kind for kind in KINDS if kind != "bf16"]:
         check(linear, x, kind, library)
+
+
+@pytest.mark.parametrize("fixed", [None, (-4.0, 0.04)])
+@pytest.mark.parametrize(
+    ("pictures", "tokens", "fine"), [(1, 1, 1), (3, 5, 1), (40, 1, 1), (9, 8, 2), (2, 3, 4), (7, 50, 3), (2, 197, 1)]
+)
+def test_the_first_tokens_of_a_picture_can_have_more_bits(kernel, pictures, tokens, fine, fixed):
+    """Wherever they lie among the rows that are summed at once, and whatever their number."""
+    _, library = kernel
+    top = rules(library)[3]
+    finer = (top + 1) ** 2 - 1
+    linear, x = nn.Linear(90, 50), torch.randn(pictures, tokens, 90)
+    found = NativeLinear(linear, "int8", library, fixed=fixed, fine=fine)(x)
+    rough = NativeLinear(linear, "int8", library, fixed=fixed)(x)
+    expected = promised(linear, x[:, :fine].flatten(0, 1), "int8", library, fixed, top=finer)
+    assert fallback.relative_error(found[:, :fine].flatten(0, 1).double(), expected) < 3e-5
+    assert torch.equal(found[:, fine:], rough[:, fine:])
+
+
+@pytest.mark.parametrize("kinds", [("int8", "int8"), ("int8", "int16"), ("int16", "int8")])
+@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (3, 197), (300, 1)])
+def test_an_mlp_is_its_layers_where_tokens_have_more_bits(kernel, kinds, shape):
+    _, library = kernel
+    first = NativeLinear(nn.Linear(40, 100), kinds[0], library, fine=1, gelu=True)
+    second = NativeLinear(nn.Linear(100, 40), kinds[1], library, fine=1)
+    x = torch.randn(*shape, 40)
+    assert fallback.relative_error(NativeMlp(first, second)(x, x), second(first(x), x)) < 1e-6
+
+
+def test_the_largest_sums_of_both_halves_do_not_overflow(kernel):
+    _, library = kernel
+    for inputs in (1, 3000, 4200, 9000, 60000):
+        linear = nn.Linear(inputs, 16, bias=False)
+        nn.init.constant_(linear.weight, -1.0)
+        found = NativeLinear(linear, "int8", library, fine=1)(torch.ones(2, 2, inputs))
+        assert torch.allclose(found, torch.full((2, 2, 16), -float(inputs)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["int16", "int8"])
@@ -403,17 +440,17 @@ def test_only_float32_models_and_tiles_for_bf16(native, model):
         prepare(copy.deepcopy(model).double(), Choice(kinds))
     if build.library()[0] != "amx":
         with pytest.raises(Unfit, match="AMX tiles"):
-            prepare(model, Choice(kinds, more="bf16", careful=1))
+            prepare(model, Choice(kinds, more="bf16"))
 
 
 def test_the_tokens_that_are_read_can_have_more_bits(native, model):
     images = torch.randn(48, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     layers = dict.fromkeys(linear_layers(model, images), "int8")
     expected = model(images)
-    rough, careful = (
-        fallback.relative_error(prepare(model, Choice(layers, careful=tokens))(images), expected) for tokens in (0, 1)
+    rough, fine = (
+        fallback.relative_error(prepare(model, Choice(layers, fine=tokens))(images), expected) for tokens in (0, 1)
     )
-    assert careful < 0.6 * rough
+    assert fine < 0.8 * rough
 
 
 def test_choice_meets_the_tolerance_with_as_few_bits_as_it_can(native, model):
@@ -423,7 +460,7 @@ def test_choice_meets_the_tolerance_with_as_few_bits_as_it_can(native, model):
     rough = fallback.relative_error(prepare(model, Choice(whole))(images), expected)
     counts = []
     for tolerance in (1e-6, 0.5 * rough, 0.8 * rough, 2 * rough):
-        (choice,) = fallback.Search(model, images, "int8", "int16", tolerance).choices()
+        choice = fallback.Search(model, images, "int8", "int16", tolerance).choice()
         error = fallback.relative_error(prepare(model, choice)(images), expected)
         assert error <= tolerance or choice.count("int8") == 0
         counts.append(choice.count("int8"))
@@ -433,14 +470,14 @@ def test_choice_meets_the_tolerance_with_as_few_bits_as_it_can(native, model):
     assert 0 < counts[2] < 9
 
 
-def test_where_a_token_is_read_there_are_two_choices(native, model):
+def test_where_a_token_is_read_fewer_layers_need_more_bits(native, model):
     images = torch.randn(16, 3, 64, 64, generator=torch.Generator().manual_seed(2))
     whole = dict.fromkeys(linear_layers(model, images), "int8")
     found, expected = prepare(model, Choice(whole))(images), model(images)
     rough = max(fallback.relative_error(found[:count], expected[:count]) for count in (1, 16))
-    by_layer, by_token = fallback.Search(model, images, "int8", "int16", 0.8 * rough).choices(read=1)
-    assert (by_layer.careful, by_token.careful) == (0, 1)
-    assert by_token.count("int8") == 9 > by_layer.count("int8")
+    choices = [fallback.Search(model, images, "int8", "int16", 0.8 * rough, fine).choice() for fine in (0, 1)]
+    assert [choice.fine for choice in choices] == [0, 1]
+    assert choices[1].count("int8") > choices[0].count("int8")
 
 
 def test_the_tolerance_holds_for_a_single_picture_too(native, model):
@@ -451,7 +488,7 @@ def test_the_tolerance_holds_for_a_single_picture_too(native, model):
     worst = max(range(16), key=errors.__getitem__)
     tolerance = 1.2 * fallback.relative_error(found, expected)
     assert errors[worst] > tolerance, "all together are within it, one is not"
-    (choice,) = fallback.Search(model, images.roll(-worst, dims=0), "int8", "int16", tolerance).choices()
+    choice = fallback.Search(model, images.roll(-worst, dims=0), "int8", "int16", tolerance).choice()
     first = images[worst : worst + 1]
     assert fallback.relative_error(prepare(model, choice)(first), model(first)) <= tolerance
 

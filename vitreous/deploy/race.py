@@ -71,23 +71,17 @@ def run_native(job: Job, precision: Precision) -> Tried:
         raise Unfit("it has no linear layers")
     ranges = calibrate.find_ranges(shortened, example, layers, top=rules(kernel)[3]) if job.static else None
     if job.choice and job.choice.kinds.keys() == layers.keys() and wanted in job.choice.kinds.values():
-        choices = [job.choice]
+        choice = job.choice
     elif precision == "int8":
         more: Kind = "bf16" if level == "amx" else "int16"
-        search = fallback.Search(shortened, example, wanted, more, job.tolerance, ranges, job.tell)
-        choices = search.choices(shortened.read)
+        read = shortened.read
+        choice = fallback.Search(shortened, example, wanted, more, job.tolerance, read, ranges, job.tell).choice()
     else:
-        choices = [Choice(dict.fromkeys(layers, wanted))]
-    modules = [engine.prepare(shortened, choice, ranges) for choice in choices]
-    fastest = 0
-    if len(modules) > 1:
-        speeds = [speed_up(job.model, module, example) for module in modules]
-        fastest = speeds.index(max(speeds))
-    choice = choices[fastest]
+        choice = Choice(dict.fromkeys(layers, wanted))
     reason = f"{choice.count(wanted)} of {len(layers)} linear layers in {wanted}, kernel for {level}"
-    if choice.careful:
-        reason += f"; what is read in {choice.more}"
-    return Tried("native", precision, modules[fastest], reason=reason, choice=choice)
+    if choice.fine:
+        reason += "; tokens that are read in twice as many bits"
+    return Tried("native", precision, engine.prepare(shortened, choice, ranges), reason=reason, choice=choice)
 
 
 def run_inductor(job: Job, precision: Precision) -> Tried:

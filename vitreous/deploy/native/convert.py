@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
 from vitreous.deploy.native.attention import NativeAttend
-from vitreous.deploy.native.linear import Careful, Kind, NativeLinear, NativeMlp, NativePatches
+from vitreous.deploy.native.linear import Kind, NativeLinear, NativeMlp, NativePatches
 from vitreous.layers.attention import Attend
 from vitreous.layers.patch import PatchProduct
 
@@ -18,14 +18,14 @@ Range = tuple[float, float]  # the low and the step of activations
 
 @dataclass(frozen=True)
 class Choice:
-    """What every linear layer runs in, by its name; the first ``careful`` tokens run in ``more`` bits everywhere.
+    """What every linear layer runs in, by its name; in 8 bits the first ``fine`` tokens have twice as many.
 
     Patches run in ``exact`` bits: they are little work, and what is lost there is lost for all that follows.
     """
 
     kinds: Mapping[str, Kind]
     more: Kind = "int16"
-    careful: int = 0
+    fine: int = 0
 
     @property
     def exact(self) -> Kind:
@@ -57,17 +57,26 @@ class Converter:
         norm: nn.LayerNorm | None = None,
         scale: Tensor | None = None,
         lends: bool = False,
-    ) -> nn.Module:
-        def make(kind: Kind | None) -> NativeLinear:
-            return self.layer(name, kind, gelu=gelu, norm=norm, scale=scale, lends=lends and kind is None)
+    ) -> NativeLinear:
+        linear = self.model.get_submodule(name)
+        if not isinstance(linear, nn.Linear):
+            raise ValueError(f"{name} is a {type(linear).__name__}; only linear layers can be converted")
+        self.done.add(name)
+        kind = self.choice.kinds[name]
+        return NativeLinear(
+            linear,
+            kind,
+            self.kernel,
+            gelu=gelu,
+            fixed=self.ranges.get(name) if kind == "int8" else None,
+            fine=self.choice.fine,
+            norm=norm,
+            scale=scale,
+            lends=lends,
+        )
 
-        return self.carefully(make, name)
-
-    def mlp(self, fc1: str, fc2: str, *, norm: nn.LayerNorm, scale: Tensor | None) -> nn.Module:
-        def make(kind: Kind | None) -> NativeMlp:
-            return NativeMlp(self.layer(fc1, kind, gelu=True, norm=norm), self.layer(fc2, kind, scale=scale))
-
-        return self.carefully(make, fc1, fc2)
+    def mlp(self, fc1: str, fc2: str, *, norm: nn.LayerNorm, scale: Tensor | None) -> NativeMlp:
+        return NativeMlp(self.linear(fc1, gelu=True, norm=norm), self.linear(fc2, scale=scale))
 
     def patches(self, conv: PatchProduct) -> nn.Module:
         linear = nn.utils.skip_init(nn.Linear, conv.weight[0].numel(), conv.out_channels, bias=conv.bias is not None)
@@ -76,28 +85,3 @@ class Converter:
 
     def attend(self, attend: Attend, *, lends: bool = False) -> nn.Module:
         return NativeAttend(attend, self.kernel, lends=lends) if self.own_attention else attend
-
-    def carefully(self, make: Callable[[Kind | None], NativeLinear | NativeMlp], *names: str) -> nn.Module:
-        """As chosen, and with the first tokens in more bits where that is wanted and not the case anyway."""
-        choice = self.choice
-        if not choice.careful or all(choice.kinds[name] == choice.more for name in names):
-            return make(None)
-        return Careful(make(None), make(choice.more), choice.careful)
-
-    def layer(
-        self,
-        name: str,
-        kind: Kind | None,
-        *,
-        gelu: bool = False,
-        norm: nn.LayerNorm | None = None,
-        scale: Tensor | None = None,
-        lends: bool = False,
-    ) -> NativeLinear:
-        linear = self.model.get_submodule(name)
-        if not isinstance(linear, nn.Linear):
-            raise ValueError(f"{name} is a {type(linear).__name__}; only linear layers can be converted")
-        self.done.add(name)
-        kind = kind or self.choice.kinds[name]
-        fixed = self.ranges.get(name) if kind == "int8" else None
-        return NativeLinear(linear, kind, self.kernel, gelu=gelu, fixed=fixed, norm=norm, scale=scale, lends=lends)

@@ -27,7 +27,7 @@ def prepare(model: Model, choice: Choice, ranges: Mapping[str, Range] | None = N
     ``ranges`` fixes the low and step of a layer's activations, which are otherwise found for every token.
     """
     level, kernel = library()
-    if "bf16" in (*choice.kinds.values(), choice.more if choice.careful else None) and level != "amx":
+    if "bf16" in (*choice.kinds.values(), choice.exact) and level != "amx":
         raise Unfit("bfloat16 needs AMX tiles, which this CPU does not have")
     if {weight.dtype for weight in model.parameters()} != {torch.float32}:
         raise Unfit("its kernels take only a float32 model; make it one with model.float()")

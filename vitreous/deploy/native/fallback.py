@@ -2,8 +2,8 @@
 
 Errors of layers are nearly independent, so their squares add up. The layers whose square weighs most, for the time
 that fewer bits would save, go back to more bits until what is left is within the tolerance. Where the answer is read
-from a class token, there is another way: that token alone runs in more bits in all layers, since the errors of the
-others average out when it looks at them. It costs little where there are many tokens for each weight.
+from a class token, that one has more bits anyway: it is one of many, and the errors of the others average out when it
+looks at them.
 """
 
 from __future__ import annotations
@@ -33,21 +33,15 @@ class Search:
     fewest: Kind
     more: Kind
     tolerance: float
+    fine: int = 0  # tokens at the front that the answer is read from
     ranges: Mapping[str, Range] | None = None
     tell: Callable[[str], None] = lambda words: None
 
     @torch.inference_mode()
-    def choices(self, read: int = 0) -> list[Choice]:
-        """All layers in the fewest bits if that is good enough; else a choice of layers and, where the answer is
-        ``read`` from the first tokens, another one that is careful with these."""
-        rough = Choice(dict.fromkeys(linear_layers(self.model, self.example[:1]), self.fewest), self.more)
+    def choice(self) -> Choice:
+        """All layers in the fewest bits if that is good enough, and else all but those that cost most."""
+        rough = Choice(dict.fromkeys(linear_layers(self.model, self.example[:1]), self.fewest), self.more, self.fine)
         if self.passes(rough):
-            return [rough]
-        return [self.refined(replace(rough, careful=tokens)) for tokens in dict.fromkeys((0, read))]
-
-    def refined(self, rough: Choice) -> Choice:
-        """With those layers in more bits that the tolerance asks for."""
-        if rough.careful and self.passes(rough):
             return rough
         few = self.example[:FEW]
         work, effects = linear_layers(self.model, few), dict[str, float]()

@@ -36,9 +36,29 @@ static void normalise(const Layer *layer, const float *restrict x, float *restri
     for (long i = 0; i < width; i++) to[i] = (x[i] - mean) * inverse * weight[i] + bias[i];
 }
 
-/* A row as it goes into the sums: as floats, or x ≈ low + step · integer. Where a number is not finite, no answer of
-   the row will be. */
-static void take_row(const Layer *layer, const float *restrict x, char *restrict to, float *low, float *step) {
+/* How many bits of a fine token's integers are in its second row: as many as in its first, unless sums overflow. */
+static int lower_bits(const Layer *layer) {
+    int bits = 0;
+    while (2 << bits <= TOP8 + 1 && layer->inputs * LARGEST8 * ((TOP8 + 1L) << (bits + 1)) < INT32_MAX) bits++;
+    return bits;
+}
+
+/* The integers of a fine token in two rows, its upper and its lower bits. */
+static void split_row(const float *restrict x, long width, float start, float inverse, int bits, uint8_t *restrict upper,
+                      uint8_t *restrict lower) {
+    float most = ((TOP8 + 1) << bits) - 1;
+    for (long i = 0; i < width; i++) {
+        float place = (x[i] - start) * inverse;
+        place = place > 0 ? place : 0;
+        int whole = (int)rintf(place < most ? place : most);
+        upper[i] = whole >> bits, lower[i] = whole & ((1 << bits) - 1);
+    }
+}
+
+/* A token as it goes into the sums: as floats, or x ≈ low + step · integer; a fine one as two rows, `stride` apart.
+   Where a number is not finite, no answer of the token will be. */
+static void take_row(const Layer *layer, const float *restrict x, int fine, char *restrict to, long stride, float *low,
+                     float *step) {
     long width = layer->inputs;
     *low = 0, *step = 1;
     if (layer->kind == FP32) {
@@ -72,7 +92,11 @@ static void take_row(const Layer *layer, const float *restrict x, char *restrict
     }
     float start = layer->step ? layer->low : least, one = layer->step ? layer->step : (most - least) / top;
     *low = start + broken, *step = one;
-    round8(x, width, start, 1 / one, (uint8_t *)to);
+    if (fine) {
+        int bits = lower_bits(layer);
+        *step = one * top / (((TOP8 + 1) << bits) - 1);
+        split_row(x, width, start, 1 / *step, bits, (uint8_t *)to, (uint8_t *)to + stride);
+    } else round8(x, width, start, 1 / one, (uint8_t *)to);
 }
 
 /* x Φ(x), with erf as a quotient of two polynomials: wrong by less than 5 · 10⁻⁷. */
@@ -101,41 +125,83 @@ static inline void finish(const Layer *layer, long rows, long column, const int3
     }
 }
 
-/* What a thread works in: a chunk of rows as the sums take them, with their lows and steps, and one row as floats. */
-typedef struct { char *rows; float *low, *step, *row; } Desk;
+/* Tokens of a batch of pictures, `of_each` from every one. The answer is read from the first `fine` of these: they have
+   more than 8 bits, in two rows of integers each. */
+typedef struct { long count, of_each, fine; } Tokens;
+
+static long rows_before(const Tokens *tokens, long token) {
+    long picture = token / tokens->of_each, place = token % tokens->of_each;
+    return token + picture * tokens->fine + (place < tokens->fine ? place : tokens->fine);
+}
+/* The token that begins with a row, or behind it. */
+static long token_at(const Tokens *tokens, long row) {
+    long rows = tokens->of_each + tokens->fine, place = row % rows, fine = tokens->fine;
+    return row / rows * tokens->of_each + (place < 2 * fine ? (place + 1) / 2 : place - fine);
+}
+
+/* What a thread works in: rows as the sums take them, with the token that each belongs to, its low and step, and one
+   row as floats. */
+typedef struct { char *rows; float *low, *step; int32_t *token; float *row; } Desk;
+enum { LOWER_HALF = -1, UNUSED = -2 }; /* rows that no token ends with */
 
 static long lay_out(const Layer *layer, long rows, char *at, Desk *desk) {
-    long padded = rows + 32; /* blocks of sums may reach beyond the last row */
-    long sizes[] = {padded * layer->groups * GROUP, padded * 4, padded * 4, layer->inputs * 4};
-    char *places[4], *start = at;
-    for (int i = 0; i < 4; i++) places[i] = at, at += up(sizes[i], LINE);
-    *desk = (Desk){places[0], (float *)places[1], (float *)places[2], (float *)places[3]};
+    long padded = 2 * rows + 32; /* some rows stay unused, and blocks of sums may reach beyond the last one */
+    long sizes[] = {padded * layer->groups * GROUP, padded * 4, padded * 4, padded * 4, layer->inputs * 4};
+    char *places[5], *start = at;
+    for (int i = 0; i < 5; i++) places[i] = at, at += up(sizes[i], LINE);
+    *desk = (Desk){places[0], (float *)places[1], (float *)places[2], (int32_t *)places[3], (float *)places[4]};
     return at - start;
 }
 
-/* Some rows, for the columns from `left` to `right`. */
-static void some_rows(const Layer *layer, const float *x, long rows, const float *more, float *y, long left, long right,
-                      const Desk *desk) {
-    Kind kind = KIND[layer->kind];
-    long stride = layer->groups * GROUP, width;
-    _Alignas(LINE) int32_t sums[32 * 32];
-    for (long r = 0; r < rows; r++) {
-        const float *row = x + r * layer->inputs;
+/* Tokens from `first` to `end` become rows; how many. Both halves of a fine one lie in the same block of sums. */
+static long take_tokens(const Layer *layer, const float *x, const Tokens *tokens, long first, long end, const Desk *desk) {
+    long stride = layer->groups * GROUP, block = KIND[layer->kind].rows, r = 0;
+    for (long token = first; token < end; token++, r++, x += layer->inputs) {
+        int fine = layer->kind == INT8 && token % tokens->of_each < tokens->fine;
+        const float *row = x;
         if (layer->norm_weight) normalise(layer, row, desk->row), row = desk->row;
-        memset(desk->rows + (r + 1) * stride - GROUPS * GROUP, 0, GROUPS * GROUP);
-        take_row(layer, row, desk->rows + r * stride, desk->low + r, desk->step + r);
+        if (fine && r % block == block - 1) desk->token[r++] = UNUSED;
+        char *to = desk->rows + r * stride;
+        for (int half = 0; half <= fine; half++) memset(to + (half + 1) * stride - GROUPS * GROUP, 0, GROUPS * GROUP);
+        take_row(layer, row, fine, to, stride, desk->low + r, desk->step + r);
+        desk->token[r] = token - first;
+        if (fine) desk->token[++r] = LOWER_HALF;
     }
+    return r;
+}
+
+/* The sums of a fine token's two rows become those of the first. */
+static void join_halves(const int32_t *token, long height, long width, int32_t times, int32_t *sums) {
+    for (long i = 1; i < height; i++)
+        if (token[i] == LOWER_HALF)
+            for (int32_t *upper = sums + (i - 1) * width, c = 0; c < width; c++) upper[c] = upper[c] * times + upper[c + width];
+}
+
+/* Tokens from `first` to `end`, for the columns from `left` to `right`; x, `more` and y begin with the first. */
+static void some_tokens(const Layer *layer, const Tokens *tokens, long first, long end, const float *x, const float *more,
+                        float *y, long left, long right, const Desk *desk) {
+    Kind kind = KIND[layer->kind];
+    long stride = layer->groups * GROUP, rows = take_tokens(layer, x, tokens, first, end, desk), width;
+    int bits = lower_bits(layer);
+    _Alignas(LINE) int32_t sums[32 * 32];
     for (long column = left; column < right; column += width) {
         sum_block *sum = column + kind.panels * PANEL <= right || !kind.narrow ? kind.wide : kind.narrow;
         width = sum == kind.wide ? kind.panels * PANEL : PANEL;
         for (long r = 0; r < rows; r += kind.rows) {
-            int height = kind.rows < rows - r ? kind.rows : rows - r;
-            long at = r * layer->outputs + column;
+            const int32_t *token = desk->token + r;
+            long height = kind.rows < rows - r ? kind.rows : rows - r, at = token[0] * layer->outputs + column, count;
             Soon soon = {y + at, more ? more + at : 0, layer->outputs};
             sum(desk->rows + r * stride, stride, layer->weights + column * stride, layer->groups, sums, &soon);
-            for (long c = 0; c < width && column + c < right; c += LANES)
-                finish(layer, height, column + c, sums + c, width, desk->low + r, desk->step + r,
-                       more ? more + at + c : 0, y + at + c);
+            join_halves(token, height, width, 1 << bits, sums);
+            for (long i = 0; i < height; i += count) {
+                count = 1;
+                if (token[i] < 0) continue;
+                while (i + count < height && token[i + count] == token[i] + count) count++;
+                at = token[i] * layer->outputs + column;
+                for (long c = 0; c < width && column + c < right; c += LANES)
+                    finish(layer, count, column + c, sums + i * width + c, width, desk->low + r + i, desk->step + r + i,
+                           more ? more + at + c : 0, y + at + c);
+            }
         }
     }
 }
@@ -145,31 +211,36 @@ enum { CHUNK = 128 }; /* rows that a thread takes at most at a time */
 /* Rows in chunks that threads share evenly, and few rows also by columns. */
 typedef struct { long rows, count, columns; } Chunks;
 
-static Chunks divide(const Layer *layer, long rows) {
-    long threads = omp_get_max_threads(), turns = (rows + threads * CHUNK - 1) / (threads * CHUNK);
+static Chunks divide(const Layer *layer, const Tokens *tokens) {
+    long rows = rows_before(tokens, tokens->count), threads = omp_get_max_threads();
+    long turns = (rows + threads * CHUNK - 1) / (threads * CHUNK);
     Chunks chunks = {.rows = up((rows + threads * turns - 1) / (threads * turns), KIND[layer->kind].rows)};
     chunks.count = (rows + chunks.rows - 1) / chunks.rows;
     long parts = chunks.count < threads ? threads / chunks.count : 1;
     chunks.columns = up((layer->outputs + parts - 1) / parts, KIND[layer->kind].panels * PANEL);
     return chunks;
 }
+/* The first token of a chunk; behind the last chunk, the number of all. */
+static long chunk_start(const Chunks *chunks, const Tokens *tokens, long number) {
+    return number < chunks->count ? token_at(tokens, number * chunks->rows) : tokens->count;
+}
 
 /* How many bytes `linear` needs to work in; and `mlp`. */
-long room(const Layer *layer, long rows) {
+long room(const Layer *layer, const Tokens *tokens) {
     Desk unused;
-    return lay_out(layer, divide(layer, rows).rows, 0, &unused) * omp_get_max_threads();
+    return lay_out(layer, divide(layer, tokens).rows, 0, &unused) * omp_get_max_threads();
 }
-long mlp_room(const Layer *first, const Layer *second, long rows) {
+long mlp_room(const Layer *first, const Layer *second, const Tokens *tokens) {
     Desk unused;
-    long most = divide(first, rows).rows, other = divide(second, rows).rows;
+    long most = divide(first, tokens).rows, other = divide(second, tokens).rows;
     most = most > other ? most : other;
     long own = up(most * first->outputs * 4, LINE) + lay_out(first, most, 0, &unused) + lay_out(second, most, 0, &unused);
     return own * omp_get_max_threads();
 }
 
 /* y = act(norm(x) Wᵀ + b), or that added to `more`. */
-void linear(const Layer *layer, const float *x, long rows, const float *more, float *y, char *work) {
-    Chunks chunks = divide(layer, rows);
+void linear(const Layer *layer, const float *x, const Tokens *tokens, const float *more, float *y, char *work) {
+    Chunks chunks = divide(layer, tokens);
 #pragma omp parallel
     {
         Desk desk;
@@ -177,43 +248,46 @@ void linear(const Layer *layer, const float *x, long rows, const float *more, fl
         lay_out(layer, chunks.rows, work + size * omp_get_thread_num(), &desk);
         start_tiles();
 #pragma omp for collapse(2) schedule(dynamic)
-        for (long first = 0; first < rows; first += chunks.rows)
+        for (long number = 0; number < chunks.count; number++)
             for (long left = 0; left < layer->outputs; left += chunks.columns) {
-                long here = rows - first < chunks.rows ? rows - first : chunks.rows;
+                long first = chunk_start(&chunks, tokens, number), end = chunk_start(&chunks, tokens, number + 1);
                 long right = left + chunks.columns < layer->outputs ? left + chunks.columns : layer->outputs;
                 long out = first * layer->outputs;
-                some_rows(layer, x + first * layer->inputs, here, more ? more + out : 0, y + out, left, right, &desk);
+                some_tokens(layer, tokens, first, end, x + first * layer->inputs, more ? more + out : 0, y + out, left,
+                            right, &desk);
             }
         stop_tiles();
     }
 }
 
 /* Two layers, one behind the other: what is between them stays with the thread, in its cache. */
-void mlp(const Layer *first, const Layer *second, const float *x, long rows, const float *more, float *y, char *work) {
-    Chunks chunks = divide(first, rows), others = divide(second, rows);
+void mlp(const Layer *one, const Layer *two, const float *x, const Tokens *tokens, const float *more, float *y, char *work) {
+    Chunks chunks = divide(one, tokens), others = divide(two, tokens);
     if (chunks.count < omp_get_max_threads()) { /* too few rows: threads share the columns of each layer */
         float *hidden = (float *)work;
-        work += up(rows * first->outputs * 4, LINE);
-        linear(first, x, rows, 0, hidden, work);
-        linear(second, hidden, rows, more, y, work);
+        work += up(tokens->count * one->outputs * 4, LINE);
+        linear(one, x, tokens, 0, hidden, work);
+        linear(two, hidden, tokens, more, y, work);
         return;
     }
     if (others.rows > chunks.rows) chunks = others;
 #pragma omp parallel
     {
-        Desk one, two;
-        long hidden_size = up(chunks.rows * first->outputs * 4, LINE);
-        long size = hidden_size + lay_out(first, chunks.rows, work, &one) + lay_out(second, chunks.rows, work, &two);
+        Desk first_desk, second_desk;
+        long hidden_size = up(chunks.rows * one->outputs * 4, LINE);
+        long first_size = lay_out(one, chunks.rows, work, &first_desk);
+        long size = hidden_size + first_size + lay_out(two, chunks.rows, work, &second_desk);
         char *own = work + size * omp_get_thread_num();
         float *hidden = (float *)own;
-        own += hidden_size;
-        lay_out(second, chunks.rows, own + lay_out(first, chunks.rows, own, &one), &two);
+        lay_out(one, chunks.rows, own + hidden_size, &first_desk);
+        lay_out(two, chunks.rows, own + hidden_size + first_size, &second_desk);
         start_tiles();
 #pragma omp for schedule(dynamic)
-        for (long at = 0; at < rows; at += chunks.rows) {
-            long here = rows - at < chunks.rows ? rows - at : chunks.rows, out = at * second->outputs;
-            some_rows(first, x + at * first->inputs, here, 0, hidden, 0, first->outputs, &one);
-            some_rows(second, hidden, here, more ? more + out : 0, y + out, 0, second->outputs, &two);
+        for (long number = 0; number < chunks.count; number++) {
+            long first = chunk_start(&chunks, tokens, number), end = chunk_start(&chunks, tokens, number + 1);
+            long out = first * two->outputs;
+            some_tokens(one, tokens, first, end, x + first * one->inputs, 0, hidden, 0, one->outputs, &first_desk);
+            some_tokens(two, tokens, first, end, hidden, more ? more + out : 0, y + out, 0, two->outputs, &second_desk);
         }
         stop_tiles();
     }

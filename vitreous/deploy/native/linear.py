@@ -52,9 +52,16 @@ class Layer(ctypes.Structure):
     )
 
 
+class Tokens(ctypes.Structure):
+    """As in linear.c."""
+
+    _fields_ = tuple((name, ctypes.c_long) for name in ("count", "of_each", "fine"))
+
+
 class NativeLinear(nn.Module):
     """``linear`` for inference; ``fixed`` is the (low, step) of every activation.
 
+    In 8 bits the first ``fine`` tokens of a picture have up to 16: two rows of integers each, upper and lower half.
     What stands around it may be part of it: a ``norm`` before it, GELU behind it, and numbers that the output is
     multiplied by (``scale``), before it is added to something else. A layer that ``lends`` its output wants it back:
     the next such layer of the thread writes over it.
@@ -68,12 +75,14 @@ class NativeLinear(nn.Module):
         *,
         gelu: bool = False,
         fixed: tuple[float, float] | None = None,
+        fine: int = 0,
         norm: nn.LayerNorm | None = None,
         scale: Float[Tensor, " e"] | None = None,
         lends: bool = False,
     ) -> None:
         super().__init__()
         self.kind, self.library, self.gelu, self.lends = kind, library, gelu, lends
+        self.fine = fine if kind == "int8" else 0
         self.in_features, self.out_features = linear.in_features, linear.out_features
         columns, groups, largest, top = rules(library)
         weight = linear.weight.detach().float()
@@ -136,21 +145,6 @@ class NativePatches(nn.Module):
         return rearrange(tokens, "b (y x) d -> b d y x", y=images.shape[2] // height)
 
 
-class Careful(nn.Module):
-    """``rough`` for all tokens but the first few, which the answer is read from: those are done by ``exact``."""
-
-    def __init__(self, rough: NativeLinear | NativeMlp, exact: NativeLinear | NativeMlp, tokens: int) -> None:
-        super().__init__()
-        self.rough, self.exact, self.tokens = rough, exact, tokens
-
-    def forward(self, x: Float[Tensor, "... d"], more: Float[Tensor, "... e"] | None = None) -> Float[Tensor, "... e"]:
-        if x.ndim < 3 or x.shape[1] <= self.tokens:
-            return self.exact(x, more)
-        y: Tensor = self.rough(x, more)
-        y[:, : self.tokens] = self.exact(x[:, : self.tokens], None if more is None else more[:, : self.tokens])
-        return y
-
-
 def run(
     kernel: Callable[..., None],
     room_for: Callable[..., int],
@@ -168,10 +162,12 @@ def run(
     if not len(rows):
         return y
     numbers = [ctypes.byref(layer.layer) for layer in layers]
-    room = working_room(room_for(*numbers, ctypes.c_long(len(rows))))
+    of_each = math.prod(x.shape[1:-1])
+    tokens = ctypes.byref(Tokens(len(rows), of_each, min(of_each, max(layer.fine for layer in layers))))
+    room = working_room(room_for(*numbers, tokens))
     added = ctypes.c_void_p(None if more is None else more.data_ptr())
     at, to, work = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (rows, y, room))
-    kernel(*numbers, at, ctypes.c_long(len(rows)), added, to, work)
+    kernel(*numbers, at, tokens, added, to, work)
     return y
 
 
