@@ -50,6 +50,7 @@ static inline ints nearest(floats x) { return (ints)_mm512_cvtps_epi32((__m512)x
 static inline float largest_of(floats x) { return _mm512_reduce_max_ps((__m512)x); }
 static inline float smallest_of(floats x) { return _mm512_reduce_min_ps((__m512)x); }
 static inline float sum_of(floats x) { return _mm512_reduce_add_ps((__m512)x); }
+static inline int32_t highest_of(ints x) { return _mm512_reduce_max_epi32((__m512i)x); }
 static inline floats reciprocal(floats x) { /* right to 14 bits, and after one step of Newton's to 22 */
     floats about = (floats)_mm512_rcp14_ps((__m512)x);
     return about * (2 - x * about);
@@ -81,14 +82,18 @@ static inline float sum_of(floats x) {
     for (int i = 0; i < LANES; i++) sum += x[i];
     return sum;
 }
+static inline int32_t highest_of(ints x) {
+    int32_t most = x[0];
+    for (int i = 1; i < LANES; i++) most = x[i] > most ? x[i] : most;
+    return most;
+}
 static inline floats reciprocal(floats x) { return 1 / x; }
 #endif
 
 /* The sizes of numbers as integers in the same order, where NaN lies beyond infinity; and the largest of them. */
 static inline ints sizes(floats x) { return (ints)x & INT32_MAX; }
 static inline float largest_size(ints sizes) {
-    int32_t bits = sizes[0];
-    for (int i = 1; i < LANES; i++) bits = sizes[i] > bits ? sizes[i] : bits;
+    int32_t bits = highest_of(sizes);
     float size;
     memcpy(&size, &bits, sizeof size);
     return size;
@@ -98,7 +103,7 @@ static inline float largest_size(ints sizes) {
 static inline floats some(const float *x, long count) {
     if (count >= LANES) return *(const floats *)x;
     floats few = {0};
-    memcpy(&few, x, count * sizeof *x);
+    if (count > 0) memcpy(&few, x, count * sizeof *x);
     return few;
 }
 static inline void put(floats x, float *to, long count) {
@@ -178,8 +183,8 @@ static inline vec dot8(vec sum, const int32_t *a, const char *b) {
     static void NAME(const float *x, long count, float start, float inverse, TYPE *to) {                     \
         for (long i = 0; i < count; i += 16) {                                                               \
             __mmask16 some = count - i >= 16 ? 0xffff : (1 << (count - i)) - 1;                              \
-            __m512 place = _mm512_sub_ps(_mm512_maskz_loadu_ps(some, x + i), _mm512_set1_ps(start));         \
-            place = _mm512_max_ps(_mm512_mul_ps(place, _mm512_set1_ps(inverse)), _mm512_set1_ps(LEAST));     \
+            __m512 place = _mm512_maskz_loadu_ps(some, x + i), shift = _mm512_set1_ps(-start * inverse);     \
+            place = _mm512_max_ps(_mm512_fmadd_ps(place, _mm512_set1_ps(inverse), shift), _mm512_set1_ps(LEAST)); \
             NARROW(to + i, some, _mm512_cvtps_epi32(_mm512_min_ps(place, _mm512_set1_ps(MOST))));            \
         }                                                                                                    \
     }
