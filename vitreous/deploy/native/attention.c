@@ -87,8 +87,8 @@ static void pack_values(const Attention *all, long batch, long head, float inver
 }
 
 /* Logits of a few queries with all keys, −∞ behind the last one, and the largest in each row. `step` is what 1 stands
-   for in a row of sums. */
-static void ask(const Attention *all, const Desk *desk, long stride, const float *step, const float **bias, float *most) {
+   for in the sums. */
+static void ask(const Attention *all, const Desk *desk, long stride, float step, const float **bias, float *most) {
     long groups = up(all->width, 2) / 2, keys = up(all->keys, PANEL), width;
     floats peak[ROWS], none = (floats){0} - INFINITY;
     for (int r = 0; r < ROWS; r++) peak[r] = none;
@@ -96,15 +96,18 @@ static void ask(const Attention *all, const Desk *desk, long stride, const float
         sum_block *sum = left + ABREAST * PANEL <= keys ? vectors16 : narrow16;
         width = sum == vectors16 ? ABREAST * PANEL : PANEL;
         sum((const char *)desk->rows, stride, desk->keys + left * groups * 4, groups, desk->sums, 0);
-        for (int r = 0; r < ROWS; r++)
+        for (int r = 0; r < ROWS; r++) {
+            floats peaks = peak[r];
             for (long place = left; place < left + width; place += LANES) {
-                floats logits = step[r] * as_floats(*(ints *)(desk->sums + r * width + place - left));
-                long here = all->keys > place ? all->keys - place : 0;
+                floats logits = step * as_floats(*(ints *)(desk->sums + r * width + place - left));
+                long here = all->keys - place;
                 if (bias[r]) logits += some(bias[r] + place, here);
-                if (here < LANES) logits = first_of(here, logits, none);
+                if (here < LANES) logits = first_of(here > 0 ? here : 0, logits, none);
                 *(floats *)(desk->logits + r * keys + place) = logits;
-                peak[r] = larger(peak[r], logits);
+                peaks = larger(peaks, logits);
             }
+            peak[r] = peaks;
+        }
     }
     for (int r = 0; r < ROWS; r++) {
         most[r] = largest_of(peak[r]);
@@ -152,6 +155,7 @@ static void mix(const Attention *all, const Desk *desk, long stride, long batch,
 static void one_head(const Attention *all, long batch, long head, Desk *desk) {
     float top = floorf(sqrtf((float)(INT32_MAX - 128) / up(all->width, 2)));
     top = top < INT16_MAX ? top : INT16_MAX;
+    float query = largest(row_of(&all->q, batch, head, 0), all->q.row, all->queries, all->width, 1e-30f);
     float key = largest(row_of(&all->k, batch, head, 0), all->k.row, all->keys, all->width, 1e-30f);
     float value = largest(row_of(&all->v, batch, head, 0), all->v.row, all->keys, all->depth, 1e-30f);
     pack_keys(all, batch, head, top / key, desk);
@@ -162,14 +166,11 @@ static void one_head(const Attention *all, long batch, long head, Desk *desk) {
         float step[ROWS], most[ROWS];
         for (int r = 0; r < ROWS; r++) {
             long row = first + r < all->queries ? first + r : all->queries - 1;
-            const float *query = row_of(&all->q, batch, head, row);
-            float size = largest(query, all->q.row, 1, all->width, 1e-30f);
             desk->rows[(r + 1) * width - 1] = 0;
-            round16(query, all->width, 0, top / size, desk->rows + r * width);
-            step[r] = all->scale * (size / top) * (key / top);
+            round16(row_of(&all->q, batch, head, row), all->width, 0, top / query, desk->rows + r * width);
             bias[r] = all->bias.at ? row_of(&all->bias, batch, head, row) : 0;
         }
-        ask(all, desk, width * 2, step, bias, most);
+        ask(all, desk, width * 2, all->scale * (query / top) * (key / top), bias, most);
         for (int r = 0; r < ROWS; r++) {
             float one = weigh(desk->logits + r * keys, most[r], keys, desk->rows + r * keys);
             step[r] = one * value / TOP_VALUE;
