@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "cli": EVERYTHING,
     "__main__": {"cli"},
 }
-OPEN_TO_ALL = {"spec", "options", "machine"}
+OPEN_TO_ALL = {"spec", "options", "machine", "memory"}
 
 
 def imports_of_ours(path: Path) -> set[str]:

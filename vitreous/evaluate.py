@@ -16,6 +16,7 @@ from vitreous.data.base import Dataset
 from vitreous.data.loader import EvaluationLoader
 from vitreous.data.sources import open_data
 from vitreous.data.splits import Splits
+from vitreous.memory import memory_kept
 from vitreous.models.base import Backbone
 from vitreous.spec import Preprocess, Size, pair
 from vitreous.tasks.base import Task
@@ -48,6 +49,7 @@ class Evaluation:
         return per_class(self.confusion)
 
 
+@memory_kept()
 def evaluate(
     model: Backbone | str | os.PathLike[str],
     data: Dataset | str | os.PathLike[str],

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitreous.data.pictures import BadPicture, open_picture, standard
 from vitreous.data.transforms import transforms
+from vitreous.memory import memory_kept
 from vitreous.models.base import Backbone
 from vitreous.weights.load import load
 
@@ -123,7 +124,7 @@ class Predictor:
     def many(self, pictures: Iterable[Picture], run: Callable[[Tensor], list[T]]) -> Iterator[T | Skipped]:
         """Batch by batch; while the model works on one, threads open the pictures of the next."""
         source = iter(pictures)
-        with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as threads:
+        with memory_kept(), ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as threads:
             ahead = [threads.submit(self.try_prepare, item) for item in islice(source, self.batch_size)]
             while ahead:
                 batch = [future.result() for future in ahead]

@@ -23,6 +23,7 @@ from torch import Tensor
 from vitreous.data.augment import Augment
 from vitreous.data.base import Dataset
 from vitreous.data.loader import EvaluationLoader, Loader, first_of
+from vitreous.memory import memory_kept
 from vitreous.models.base import Backbone
 from vitreous.spec import Batch
 from vitreous.tasks.base import Heads, Task, combine
@@ -30,7 +31,6 @@ from vitreous.train.checkpoint import Checkpoints, fill, remember, state_of
 from vitreous.train.config import TrainConfig
 from vitreous.train.ema import Average
 from vitreous.train.log import RunLog
-from vitreous.train.memory import memory_kept
 from vitreous.train.meter import Meter, describe
 from vitreous.train.optim import freeze, optimisers, rest, set_rate
 from vitreous.train.outside import autocast, checkpoint_blocks, choose_precision, compile_blocks
