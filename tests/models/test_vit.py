@@ -156,8 +156,8 @@ def exchange(model):
 
 
 def patch(model):
-    last = model.layers[-1]
-    last.forward = lambda x, grid, num_prefix, run=last.forward: run(x, grid, num_prefix)
+    mixer = model.layers[-1].mixer
+    mixer.forward = lambda x, grid, num_prefix, run=mixer.forward: run(x, grid, num_prefix)
 
 
 @pytest.mark.parametrize(

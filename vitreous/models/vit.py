@@ -189,13 +189,16 @@ class ViT(Backbone):
 
 
 def watched(block: nn.Module) -> bool:
-    """Whether hooks see what the parts of a block are given and give, or another forward stands in for theirs."""
+    """Whether hooks see what the parts of a block are given and give, or another forward stands in for one of theirs.
+
+    One that stands in for the block's own, as checkpointing does, is told how many tokens are read.
+    """
     return bool(_has_any_global_hook()) or any(
         part._forward_pre_hooks
         or part._forward_hooks
         or part._backward_pre_hooks
         or part._backward_hooks
-        or "forward" in vars(part)
+        or ("forward" in vars(part) and part is not block)
         for part in block.modules()
     )
 
