@@ -71,11 +71,12 @@ def project_before_reducing(original):
 def normalise_the_stream(original):
     """Post-LN by another name: the stream itself goes through the norm."""
 
-    def forward(self, x, grid, num_prefix=0):
+    def forward(self, x, grid, num_prefix=0, read=None):
         x = self.norm1(x)
         x = x + self.mixer(x, grid, num_prefix)
         x = self.norm2(x)
-        return x + self.mlp(x)
+        x = x + self.mlp(x)
+        return x if read is None else x[:, read]
 
     return forward
 
