@@ -80,7 +80,7 @@ def run_native(job: Job, precision: Precision) -> Tried:
         choice = Choice(dict.fromkeys(layers, wanted))
     reason = f"{choice.count(wanted)} of {len(layers)} linear layers in {wanted}, kernel for {level}"
     if choice.fine:
-        reason += "; tokens that are read in twice as many bits"
+        reason += "; class token in more bits"
     return Tried("native", precision, engine.prepare(shortened, choice, ranges), reason=reason, choice=choice)
 
 

@@ -18,7 +18,7 @@ Range = tuple[float, float]  # the low and the step of activations
 
 @dataclass(frozen=True)
 class Choice:
-    """What every linear layer runs in, by its name; in 8 bits the first ``fine`` tokens have twice as many.
+    """What every linear layer runs in, by its name; in 8 bits the first ``fine`` tokens have up to twice as many.
 
     Patches run in ``exact`` bits: they are little work, and what is lost there is lost for all that follows.
     """
