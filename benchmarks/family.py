@@ -18,8 +18,8 @@ from typing import Any
 import vitreous as vt
 from benchmarks.training import row
 from vitreous.data.augment import Augment
-from vitreous.recipes.base import DataConfig, Recipe
 from vitreous.recipes.shapes_family import SHRUNK, recipe
+from vitreous.runs.recipe import DataConfig, Recipe
 
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 

@@ -31,9 +31,9 @@ from benchmarks.step_profile import by_operation, by_phase, table
 from vitreous.data.loader import Loader
 from vitreous.models.base import Backbone
 from vitreous.models.vit import SIZES, ViTConfig
-from vitreous.recipes.base import Recipe
 from vitreous.recipes.cifar10_vit_plain import recipe as plain
-from vitreous.recipes.materials import Materials, prepare
+from vitreous.runs.prepare import Prepared, prepare
+from vitreous.runs.recipe import Recipe
 from vitreous.train.loop import Trainer
 from vitreous.train.parallel import World
 
@@ -70,11 +70,11 @@ class StepByStep(Trainer):
         self.turn()
 
 
-def trainer_for(kind: type[Trainer], recipe: Recipe, materials: Materials, folder: str) -> Trainer:
+def trainer_for(kind: type[Trainer], recipe: Recipe, prepared: Prepared, folder: str) -> Trainer:
     return kind(
-        materials.model,
+        prepared.model,
         recipe.task,
-        materials.train,
+        prepared.train,
         valid=None,
         augment=recipe.augment,
         config=recipe.train,
@@ -101,15 +101,15 @@ def timm_like(ours: Backbone) -> VisionTransformer:
     return model
 
 
-def plain_loop(recipe: Recipe, materials: Materials) -> Iterator[None]:
+def plain_loop(recipe: Recipe, prepared: Prepared) -> Iterator[None]:
     """The loop that everybody writes, around timm's model."""
-    model, train = timm_like(materials.model).train(), recipe.train
+    model, train = timm_like(prepared.model).train(), recipe.train
     if train.compile:
         for block in model.blocks:
             block.compile()
     optimiser = torch.optim.AdamW(model.parameters(), lr=train.lr, weight_decay=train.weight_decay, fused=True)
-    preprocess = materials.model.spec.preprocess
-    loader = Loader(materials.train, preprocess, recipe.augment, batch_size=train.batch_size, seed=train.seed)
+    preprocess = prepared.model.spec.preprocess
+    loader = Loader(prepared.train, preprocess, recipe.augment, batch_size=train.batch_size, seed=train.seed)
     for step in range(STEPS):
         batch = loader.batch(step)
         F.cross_entropy(model(batch.images), batch.targets, label_smoothing=0.1).backward()
@@ -123,7 +123,7 @@ def serve(name: str, race: Race, connection: Connection) -> None:
     """The process of one contestant: a step for every message but the last."""
     torch.set_num_threads(race.threads)
     recipe = race.recipe(name)
-    materials = prepare(recipe)
+    prepared = prepare(recipe)
 
     def turn() -> None:
         connection.send("done")
@@ -131,10 +131,10 @@ def serve(name: str, race: Race, connection: Connection) -> None:
             raise SystemExit
 
     if name.startswith("timm"):
-        for _ in plain_loop(recipe, materials):
+        for _ in plain_loop(recipe, prepared):
             turn()
     with tempfile.TemporaryDirectory() as folder, redirect_stderr(io.StringIO()):
-        trainer = trainer_for(StepByStep, recipe, materials, folder)
+        trainer = trainer_for(StepByStep, recipe, prepared, folder)
         assert isinstance(trainer, StepByStep)
         trainer.turn = turn
         trainer.fit()

@@ -13,6 +13,7 @@ PACKAGE = Path(vitreous.__file__).parent
 
 #: What each part may import of ours, beside itself; ``spec`` and ``machine`` are open to all.
 EVERYTHING = {
+    "runs",
     "layers",
     "models",
     "weights",
@@ -45,7 +46,8 @@ MAY_IMPORT = {
     "explain": {"layers", "models", "weights", "data", "tasks"},
     "plan": {"cost", "models"},
     "deploy": {"models", "layers", "weights", "data"},
-    "recipes": EVERYTHING,
+    "runs": EVERYTHING - {"cli", "lab"},
+    "recipes": EVERYTHING - {"cli", "lab"},
     "lab": EVERYTHING,
     "cli": EVERYTHING,
     "__main__": {"cli"},

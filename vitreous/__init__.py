@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from vitreous.models import create_model, list_models
     from vitreous.models.base import Backbone, Config, FeatureMap, Features
     from vitreous.models.pyramid import PyramidConfig, StageConfig
-    from vitreous.recipes.base import DataConfig, Recipe
-    from vitreous.recipes.run import train
+    from vitreous.runs.recipe import DataConfig, Recipe
+    from vitreous.runs.run import train
     from vitreous.spec import Batch, Labels, Preprocess, Spec
     from vitreous.tasks.classify import Classify
     from vitreous.tasks.distill import Distill
@@ -69,9 +69,9 @@ _HOME = {
     "Features": "vitreous.models.base",
     "PyramidConfig": "vitreous.models.pyramid",
     "StageConfig": "vitreous.models.pyramid",
-    "DataConfig": "vitreous.recipes.base",
-    "Recipe": "vitreous.recipes.base",
-    "train": "vitreous.recipes.run",
+    "DataConfig": "vitreous.runs.recipe",
+    "Recipe": "vitreous.runs.recipe",
+    "train": "vitreous.runs.run",
     "Batch": "vitreous.spec",
     "Labels": "vitreous.spec",
     "Preprocess": "vitreous.spec",

@@ -9,11 +9,11 @@ from PIL import Image
 
 import vitreous as vt
 from tests.train.runs import RECIPE
-from vitreous.recipes.auto import choose
-from vitreous.recipes.base import find_recipe, list_recipes
-from vitreous.recipes.doctor import examine
-from vitreous.recipes.materials import prepare
-from vitreous.recipes.run import train
+from vitreous.runs.choose import choose
+from vitreous.runs.preflight import examine
+from vitreous.runs.prepare import prepare
+from vitreous.runs.recipe import find_recipe, list_recipes
+from vitreous.runs.run import train
 
 LARGE = {"imagenet_vit", "imagenet_resnet50"}
 
@@ -179,10 +179,10 @@ def test_the_doctor_sees_validation_pictures_in_the_training_set(tmp_path):
 
 
 def test_the_doctor_sees_odd_normalisation():
-    materials = prepare(RECIPE)
-    own = materials.model.spec
-    materials.model.spec = replace(own, preprocess=replace(own.preprocess, std=(0.001, 0.001, 0.001)))
-    assert any("after normalisation" in str(finding) for finding in examine(RECIPE, materials))
+    prepared = prepare(RECIPE)
+    own = prepared.model.spec
+    prepared.model.spec = replace(own, preprocess=replace(own.preprocess, std=(0.001, 0.001, 0.001)))
+    assert any("after normalisation" in str(finding) for finding in examine(RECIPE, prepared))
 
 
 def test_the_doctor_warns_of_a_high_rate_for_fine_tuning(tmp_path):

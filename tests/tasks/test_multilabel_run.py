@@ -9,7 +9,7 @@ from PIL import Image
 
 import vitreous as vt
 from tests.train.runs import RECIPE
-from vitreous.recipes.run import train
+from vitreous.runs.run import train
 
 
 def table_of_scenes(folder, number=40):

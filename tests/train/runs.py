@@ -6,7 +6,7 @@ import numpy as np
 
 from vitreous.data.augment import Augment
 from vitreous.models.vit import ViTConfig
-from vitreous.recipes.base import DataConfig, Recipe
+from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
 from vitreous.weights.files import read

@@ -9,7 +9,7 @@ import torch
 
 import vitreous as vt
 from tests.train.runs import RECIPE, assert_same, tensors, with_training
-from vitreous.recipes.run import train
+from vitreous.runs.run import train
 from vitreous.train.loop import Diverged, Trainer
 from vitreous.train.outside import checkpoint_blocks, choose_precision
 
@@ -48,7 +48,7 @@ def test_the_model_that_is_kept_is_the_one_that_is_reported(tmp_path):
 
 
 def shapes_to_validate():
-    from vitreous.recipes.materials import prepare
+    from vitreous.runs.prepare import prepare
 
     return prepare(RECIPE).valid
 
@@ -152,7 +152,7 @@ def test_a_linear_probe_leaves_the_backbone_alone(tmp_path):
 
 
 def build(recipe):
-    from vitreous.recipes.materials import prepare
+    from vitreous.runs.prepare import prepare
 
     return prepare(recipe).model
 

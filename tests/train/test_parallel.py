@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from tests.train.runs import PLAIN, assert_same, tensors
-from vitreous.recipes.run import train
+from vitreous.runs.run import train
 
 WORKER = """
 import os, signal, sys, torch
 torch.set_num_threads(1)
 from dataclasses import replace
 from tests.train.runs import PLAIN
-from vitreous.recipes.run import train
+from vitreous.runs.run import train
 from vitreous.train import loop, parallel
 
 folder, kind, dies = sys.argv[1:]

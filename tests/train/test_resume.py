@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.train.runs import RECIPE, assert_same, tensors, with_training
-from vitreous.recipes.run import train
+from vitreous.runs.run import train
 from vitreous.train import loop
 
 LAST = "checkpoints/step-00000012.safetensors"
@@ -157,7 +157,7 @@ KILLED = """
 import sys, torch
 torch.set_num_threads(1)
 from tests.train.runs import with_training
-from vitreous.recipes.run import train
+from vitreous.runs.run import train
 train(with_training(checkpoint_every=1, steps=40), sys.argv[1], resume=True)
 """
 

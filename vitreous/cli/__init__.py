@@ -19,7 +19,7 @@ class Command:
 
 
 COMMANDS = {
-    "quickstart": Command("vitreous.recipes.quickstart:quickstart", "train a small ViT in two minutes and look inside"),
+    "quickstart": Command("vitreous.cli.quickstart:quickstart", "train a small ViT in two minutes and look inside"),
     "train": Command("vitreous.cli.train:train", "a recipe, or a model for your pictures", parses_itself=True),
     "evaluate": Command("vitreous.cli.evaluate:evaluate", "accuracy, calibration and confusions on labelled pictures"),
     "predict": Command("vitreous.cli.predict:predict", "classes of pictures, folders or patterns"),

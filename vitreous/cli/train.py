@@ -13,11 +13,11 @@ import tyro
 
 from vitreous.cli.mixers import registry
 from vitreous.cli.show import err, out
-from vitreous.recipes.auto import Choice, choose
-from vitreous.recipes.base import Recipe, find_recipe, list_recipes
-from vitreous.recipes.doctor import examine
-from vitreous.recipes.materials import Materials, prepare
-from vitreous.recipes.run import train_on
+from vitreous.runs.choose import Choice, choose
+from vitreous.runs.preflight import examine
+from vitreous.runs.prepare import Prepared, prepare
+from vitreous.runs.recipe import Recipe, find_recipe, list_recipes
+from vitreous.runs.run import train_on
 from vitreous.train.loop import Interrupted, Outcome
 from vitreous.train.parallel import World, join, leave
 
@@ -83,13 +83,13 @@ def with_options(recipe: Recipe, options: list[str], program: str) -> Recipe:
 
 
 def run(recipe: Recipe, output: Path, world: World, *, resume: bool, command: list[str]) -> None:
-    materials = prepare(recipe)
+    prepared = prepare(recipe)
     if world.is_main:
-        introduce(recipe, materials, output)
+        introduce(recipe, prepared, output)
     words = [word for word in command if word != "--resume"]
     told = shlex.join(["vitreous", "train", *(Path(word).name if Path(word).is_absolute() else word for word in words)])
     try:
-        outcome = train_on(materials, recipe, output, world, resume=resume, command=told)
+        outcome = train_on(prepared, recipe, output, world, resume=resume, command=told)
     except Interrupted as stopped:
         if world.is_main:
             err.print(f"\n{stopped}. Go on with\n  {shlex.join(['vitreous', 'train', *words, '--resume'])}")
@@ -98,15 +98,15 @@ def run(recipe: Recipe, output: Path, world: World, *, resume: bool, command: li
         out.print(farewell(outcome, output), soft_wrap=True)
 
 
-def introduce(recipe: Recipe, materials: Materials, output: Path) -> None:
-    model, train = materials.model, materials.train
+def introduce(recipe: Recipe, prepared: Prepared, output: Path) -> None:
+    model, train = prepared.model, prepared.train
     number = sum(parameter.numel() for parameter in model.parameters())
-    valid = f"{len(materials.valid):,} to validate" if materials.valid is not None else "none to validate"
+    valid = f"{len(prepared.valid):,} to validate" if prepared.valid is not None else "none to validate"
     out.print(f"{type(model).__name__} with {number:,} parameters; {len(train):,} pictures of {len(train.classes)} "
               f"classes to learn from, {valid}; run folder {output}", soft_wrap=True)  # fmt: skip
-    for note in materials.notes:
+    for note in prepared.notes:
         err.print(f"note: {note}")
-    for finding in examine(recipe, materials):
+    for finding in examine(recipe, prepared):
         err.print(f"[yellow]doctor:[/yellow] {finding}")
 
 

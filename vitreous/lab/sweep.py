@@ -21,8 +21,8 @@ from vitreous.layers.block import PreNormBlock
 from vitreous.layers.position import Grid
 from vitreous.models.base import Backbone
 from vitreous.models.vit import ViTConfig
-from vitreous.recipes.base import DataConfig, Recipe
 from vitreous.recipes.cifar10_convnet import ConvNetConfig
+from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
 

@@ -23,8 +23,8 @@ from vitreous.lab.sweep import RUNS, Pair, Run, base, pairs, seeds
 from vitreous.lab.trial import Trial
 from vitreous.lab.workers import side_by_side
 from vitreous.models.base import Backbone
-from vitreous.recipes.base import Recipe
-from vitreous.recipes.materials import preprocess_of
+from vitreous.runs.prepare import preprocess_of
+from vitreous.runs.recipe import Recipe
 from vitreous.spec import Labels, Spec
 from vitreous.train.loop import Diverged, Trainer
 from vitreous.train.parallel import World

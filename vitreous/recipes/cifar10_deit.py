@@ -11,7 +11,7 @@ pixels are better and slower (--model.image-size 96 96).
 
 from vitreous.data.augment import Augment
 from vitreous.models import find_config
-from vitreous.recipes.base import DataConfig, Recipe
+from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
 

@@ -11,7 +11,7 @@ Measured: 88.8 % of the test set after 4.3 epochs (--train.epochs 4.3), some 14 
 
 from vitreous.data.augment import Augment
 from vitreous.models.vit import ViTConfig
-from vitreous.recipes.base import DataConfig, Recipe
+from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
 

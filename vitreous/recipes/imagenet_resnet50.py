@@ -7,7 +7,7 @@ For a machine with GPUs; never run to its end by us.
 
 from vitreous.data.augment import Augment
 from vitreous.models import find_config
-from vitreous.recipes.base import DataConfig, Recipe
+from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
 

@@ -9,8 +9,8 @@ Measured over three seeds: 90.7 % with the teacher, 89.3 % alone (docs/figures/d
 
 from dataclasses import replace
 
-from vitreous.recipes.base import DataConfig
 from vitreous.recipes.quickstart import recipe as teacher
+from vitreous.runs.recipe import DataConfig
 from vitreous.tasks.distill import Distill
 from vitreous.train.config import TrainConfig
 

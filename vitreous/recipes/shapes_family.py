@@ -33,7 +33,7 @@ from vitreous.models.pyramid import PyramidConfig, StageConfig
 from vitreous.models.swin import SwinConfig
 from vitreous.models.vit import ViTConfig
 from vitreous.models.xcit import XCiTConfig
-from vitreous.recipes.base import DataConfig, Recipe
+from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
 

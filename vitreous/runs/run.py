@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vitreous.recipes.base import Recipe, find_recipe
-from vitreous.recipes.materials import Materials, prepare
-from vitreous.recipes.record import write_record
+from vitreous.runs.recipe import Recipe, find_recipe
+from vitreous.runs.prepare import Prepared, prepare
+from vitreous.runs.record import write_record
 from vitreous.train.loop import Outcome, Trainer
 from vitreous.train.parallel import World, join
 from vitreous.weights.files import write_atomically
@@ -27,17 +27,17 @@ def train(recipe: Recipe | str, output: str | os.PathLike[str] = "", *, resume: 
 
 
 def train_on(
-    materials: Materials, recipe: Recipe, folder: Path, world: World, *, resume: bool, command: str = ""
+    prepared: Prepared, recipe: Recipe, folder: Path, world: World, *, resume: bool, command: str = ""
 ) -> Outcome:
     resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     if world.is_main:
         open_folder(folder, recipe, resume=resume)
     world.wait()
     trainer = Trainer(
-        materials.model,
+        prepared.model,
         recipe.task,
-        materials.train,
-        valid=materials.valid,
+        prepared.train,
+        valid=prepared.valid,
         augment=recipe.augment,
         config=recipe.train,
         folder=folder,
@@ -45,7 +45,7 @@ def train_on(
     )
     outcome = trainer.fit(resume=resume)
     if world.is_main:
-        write_record(folder, outcome, materials, recipe, world=world, command=command)
+        write_record(folder, outcome, prepared, recipe, world=world, command=command)
     world.wait()
     return outcome
 

@@ -14,7 +14,7 @@ from vitreous.data.sources import open_data
 from vitreous.models import find_config
 from vitreous.models.base import Config
 from vitreous.models.vit import ViTConfig
-from vitreous.recipes.base import DataConfig, Recipe
+from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.spec import Size
 from vitreous.tasks.base import Task
 from vitreous.tasks.classify import Classify

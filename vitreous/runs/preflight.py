@@ -10,8 +10,8 @@ import numpy as np
 
 from vitreous.data.base import Arrays, Dataset, Pixels
 from vitreous.data.folder import Files
-from vitreous.recipes.base import Recipe
-from vitreous.recipes.materials import Materials
+from vitreous.runs.recipe import Recipe
+from vitreous.runs.prepare import Prepared
 
 FEWEST_TOKENS = 16
 HASHED_PICTURES = 20_000
@@ -26,13 +26,13 @@ class Finding:
         return f"{self.problem}; {self.remedy}"
 
 
-def examine(recipe: Recipe, materials: Materials) -> list[Finding]:
+def examine(recipe: Recipe, prepared: Prepared) -> list[Finding]:
     """Everything that looks wrong, most telling first."""
-    return [finding for check in CHECKS for finding in check(recipe, materials)]
+    return [finding for check in CHECKS for finding in check(recipe, prepared)]
 
 
-def too_few_tokens(recipe: Recipe, materials: Materials) -> Iterator[Finding]:
-    (stride_y, stride_x), (height, width) = materials.model.strides[0], recipe.model.image_size
+def too_few_tokens(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
+    (stride_y, stride_x), (height, width) = prepared.model.strides[0], recipe.model.image_size
     tokens = -(-height // stride_y) * -(-width // stride_x)
     if tokens < FEWEST_TOKENS:
         side = max(1, min(height, width) // 8)
@@ -43,7 +43,7 @@ def too_few_tokens(recipe: Recipe, materials: Materials) -> Iterator[Finding]:
         )
 
 
-def no_warmup(recipe: Recipe, materials: Materials) -> Iterator[Finding]:
+def no_warmup(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
     if recipe.train.warmup == 0 and recipe.train.optimiser != "sgd" and recipe.train.freeze_blocks != -1:
         yield Finding(
             "no warm-up: transformers often diverge, or end worse, when they start at the full rate",
@@ -51,7 +51,7 @@ def no_warmup(recipe: Recipe, materials: Materials) -> Iterator[Finding]:
         )
 
 
-def rate_too_high(recipe: Recipe, materials: Materials) -> Iterator[Finding]:
+def rate_too_high(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
     config = recipe.train
     if config.optimiser == "sgd" or config.freeze_blocks == -1:
         return
@@ -64,8 +64,8 @@ def rate_too_high(recipe: Recipe, materials: Materials) -> Iterator[Finding]:
         yield Finding(f"a rate of {config.lr:g} makes AdamW diverge", "use --train.lr 1e-3")
 
 
-def odd_normalisation(recipe: Recipe, materials: Materials) -> Iterator[Finding]:
-    data, own = materials.train, materials.model.spec.preprocess
+def odd_normalisation(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
+    data, own = prepared.train, prepared.model.spec.preprocess
     if not isinstance(data, Pixels) or data.num_channels != own.num_channels:
         return
     indices = np.linspace(0, len(data) - 1, min(500, len(data))).astype(np.int64)
@@ -80,9 +80,9 @@ def odd_normalisation(recipe: Recipe, materials: Materials) -> Iterator[Finding]
         )
 
 
-def too_few_steps(recipe: Recipe, materials: Materials) -> Iterator[Finding]:
+def too_few_steps(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
     config = recipe.train
-    steps = config.steps or config.epochs * max(1, len(materials.train) // config.batch_size)
+    steps = config.steps or config.epochs * max(1, len(prepared.train) // config.batch_size)
     if config.ema and steps < 3 / (1 - config.ema):
         yield Finding(
             f"an average that keeps {config.ema:g} of itself needs some {3 / (1 - config.ema):,.0f} steps to forget "
@@ -91,11 +91,11 @@ def too_few_steps(recipe: Recipe, materials: Materials) -> Iterator[Finding]:
         )
 
 
-def shared_pictures(recipe: Recipe, materials: Materials) -> Iterator[Finding]:
-    if materials.valid is None:
+def shared_pictures(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
+    if prepared.valid is None:
         yield Finding("there is no validation set, so nothing tells whether it learns", "use --data.valid-share 0.1")
         return
-    number = len(fingerprints(materials.train) & fingerprints(materials.valid))
+    number = len(fingerprints(prepared.train) & fingerprints(prepared.valid))
     if number:
         yield Finding(
             f"{number:,} validation pictures are in the training set too, so the accuracy will flatter",
@@ -117,7 +117,7 @@ def digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-CHECKS: tuple[Callable[[Recipe, Materials], Iterator[Finding]], ...] = (
+CHECKS: tuple[Callable[[Recipe, Prepared], Iterator[Finding]], ...] = (
     too_few_tokens,
     rate_too_high,
     no_warmup,

@@ -21,8 +21,6 @@ from vitreous.tasks.classify import Classify
 from vitreous.tasks.distill import Distill
 from vitreous.train.config import TrainConfig
 
-MEMORY_LIMIT = 4 * 10**9  # bytes of pictures kept in memory when nobody says otherwise
-
 
 @dataclass(frozen=True)
 class DataConfig:

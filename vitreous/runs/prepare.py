@@ -12,7 +12,7 @@ from vitreous.data.memory import in_memory, memory_needed, unreadable
 from vitreous.data.sources import open_data
 from vitreous.data.splits import Splits
 from vitreous.models.base import Backbone
-from vitreous.recipes.base import DataConfig, Recipe
+from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.spec import Labels, Preprocess, Spec
 from vitreous.tasks.multilabel import MultiLabel
 from vitreous.weights.load import load_weights
@@ -21,7 +21,7 @@ MEMORY_LIMIT = 4 * 10**9  # bytes of pictures kept in memory when nobody says ot
 
 
 @dataclass(frozen=True)
-class Materials:
+class Prepared:
     """What a recipe's words stand for: the model as it starts and the data it learns from."""
 
     model: Backbone
@@ -30,7 +30,7 @@ class Materials:
     notes: tuple[str, ...]
 
 
-def prepare(recipe: Recipe) -> Materials:
+def prepare(recipe: Recipe) -> Prepared:
     """Open the data, build the model for its classes, load weights, settle the preprocessing."""
     splits = open_data(
         recipe.data.source,
@@ -51,7 +51,7 @@ def prepare(recipe: Recipe) -> Materials:
     model.spec = Spec(preprocess_of(model, train, bool(recipe.weights)), Labels(train.classes))
     train, more = remembered(train, model, recipe.data.memory)
     valid, most = remembered(valid, model, recipe.data.memory) if valid is not None else (None, [])
-    return Materials(model, train, valid, tuple(notes + more + most))
+    return Prepared(model, train, valid, tuple(notes + more + most))
 
 
 def choose_split(splits: Splits, data: DataConfig) -> Dataset | None:

@@ -18,8 +18,8 @@ from vitreous.explain.record import record
 from vitreous.explain.report import write_report
 from vitreous.layers.attention import Seam
 from vitreous.models.base import Backbone
-from vitreous.recipes.base import Recipe
-from vitreous.recipes.materials import Materials
+from vitreous.runs.recipe import Recipe
+from vitreous.runs.prepare import Prepared
 from vitreous.train.loop import Outcome
 from vitreous.train.parallel import World
 from vitreous.weights.files import write_atomically
@@ -29,7 +29,7 @@ SHOWN_MISTAKES = 12
 
 
 def write_record(
-    folder: Path, outcome: Outcome, materials: Materials, recipe: Recipe, *, world: World, command: str
+    folder: Path, outcome: Outcome, prepared: Prepared, recipe: Recipe, *, world: World, command: str
 ) -> None:
     result = {
         **outcome.metrics,
@@ -37,8 +37,8 @@ def write_record(
         "images": outcome.images,
         "seconds": round(outcome.seconds, 1),
         "images_per_second": round(outcome.images / max(outcome.seconds, 1e-9), 1),
-        "parameters": sum(parameter.numel() for parameter in materials.model.parameters()),
-        "train_pictures": len(materials.train),
+        "parameters": sum(parameter.numel() for parameter in prepared.model.parameters()),
+        "train_pictures": len(prepared.train),
         "valid_pictures": len(outcome.logits),
         "unreadable": outcome.unreadable,
         "command": command,
@@ -51,24 +51,24 @@ def write_record(
         **recipe.task.facts(),
     }
     write_atomically(folder / "result.json", json.dumps(result, indent=1).encode())
-    write_atomically(folder / "classes.json", json.dumps(list(materials.train.classes)).encode())
-    if materials.valid is not None:
+    write_atomically(folder / "classes.json", json.dumps(list(prepared.train.classes)).encode())
+    if prepared.valid is not None:
         write_arrays(
             folder / "predictions.npz",
             {"logits": outcome.logits, "targets": outcome.targets, "indices": outcome.indices},
         )
-        if not materials.valid.multi_label:
+        if not prepared.valid.multi_label:
             write_arrays(
-                folder / "mistakes.npz", worst_mistakes(kept_model(folder, materials), materials.valid, outcome)
+                folder / "mistakes.npz", worst_mistakes(kept_model(folder, prepared), prepared.valid, outcome)
             )
     write_report(folder)
 
 
-def kept_model(folder: Path, materials: Materials) -> Backbone:
+def kept_model(folder: Path, prepared: Prepared) -> Backbone:
     """The best model of the run, also when its family is known to nobody else."""
-    model = materials.model.config.build().eval()
+    model = prepared.model.config.build().eval()
     load_weights(model, folder / "model.safetensors")
-    model.spec = materials.model.spec
+    model.spec = prepared.model.spec
     return model
 
 
