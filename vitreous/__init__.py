@@ -15,27 +15,34 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from vitreous.cost import Cost, cost
     from vitreous.data.augment import Augment
+    from vitreous.data.base import ArrayDataset, Arrays, Dataset, FileDataset
     from vitreous.data.shapes import Shapes
     from vitreous.data.sources import open_data
     from vitreous.data.transforms import transforms
+    from vitreous.data.view import View
     from vitreous.deploy.accelerate import Accelerated, accelerate
+    from vitreous.deploy.evaluate import Evaluation, evaluate
     from vitreous.deploy.export import Exported, export
-    from vitreous.deploy.predictor import Prediction, Predictor
-    from vitreous.evaluate import Evaluation, evaluate
+    from vitreous.deploy.predictor import Predictor
     from vitreous.explain.portrait import Portrait
     from vitreous.explain.record import record
     from vitreous.explain.sitting import portrait
     from vitreous.explain.trace import Trace
     from vitreous.layers.reparam import fold
     from vitreous.models import create_model, list_models
-    from vitreous.models.base import Backbone, Config, FeatureMap, Features
+    from vitreous.models.base import Backbone, Config, FeatureMap, Features, Model, ModelConfig
     from vitreous.models.pyramid import PyramidConfig, StageConfig
+    from vitreous.models.segmenter import SegmenterConfig
     from vitreous.runs.recipe import DataConfig, Recipe
     from vitreous.runs.run import train
-    from vitreous.spec import Batch, Labels, Preprocess, Spec
+    from vitreous.samples import Batch, Boxes, Classes, Inputs, Masks, MultiLabels, Targets, Texts
+    from vitreous.spec import Labels, Preprocess, Spec
+    from vitreous.tasks.base import Objective, Task
     from vitreous.tasks.classify import Classify
     from vitreous.tasks.distill import Distill
     from vitreous.tasks.multilabel import MultiLabel
+    from vitreous.tasks.predictions import ClassScores, Detections, LabelScores, Prediction, Segmentation
+    from vitreous.tasks.segment import Segment
     from vitreous.train.config import TrainConfig
     from vitreous.weights.files import save
     from vitreous.weights.load import LoadReport, load, load_weights
@@ -45,6 +52,11 @@ _HOME = {
     "Cost": "vitreous.cost",
     "cost": "vitreous.cost",
     "Augment": "vitreous.data.augment",
+    "ArrayDataset": "vitreous.data.base",
+    "Arrays": "vitreous.data.base",
+    "Dataset": "vitreous.data.base",
+    "FileDataset": "vitreous.data.base",
+    "View": "vitreous.data.view",
     "Shapes": "vitreous.data.shapes",
     "open_data": "vitreous.data.sources",
     "transforms": "vitreous.data.transforms",
@@ -52,10 +64,9 @@ _HOME = {
     "accelerate": "vitreous.deploy.accelerate",
     "Exported": "vitreous.deploy.export",
     "export": "vitreous.deploy.export",
-    "Prediction": "vitreous.deploy.predictor",
     "Predictor": "vitreous.deploy.predictor",
-    "Evaluation": "vitreous.evaluate",
-    "evaluate": "vitreous.evaluate",
+    "Evaluation": "vitreous.deploy.evaluate",
+    "evaluate": "vitreous.deploy.evaluate",
     "Portrait": "vitreous.explain.portrait",
     "Trace": "vitreous.explain.trace",
     "portrait": "vitreous.explain.sitting",
@@ -67,18 +78,36 @@ _HOME = {
     "Config": "vitreous.models.base",
     "FeatureMap": "vitreous.models.base",
     "Features": "vitreous.models.base",
+    "Model": "vitreous.models.base",
+    "ModelConfig": "vitreous.models.base",
+    "SegmenterConfig": "vitreous.models.segmenter",
     "PyramidConfig": "vitreous.models.pyramid",
     "StageConfig": "vitreous.models.pyramid",
     "DataConfig": "vitreous.runs.recipe",
     "Recipe": "vitreous.runs.recipe",
     "train": "vitreous.runs.run",
-    "Batch": "vitreous.spec",
+    "Batch": "vitreous.samples",
+    "Boxes": "vitreous.samples",
+    "Classes": "vitreous.samples",
+    "Inputs": "vitreous.samples",
+    "Masks": "vitreous.samples",
+    "MultiLabels": "vitreous.samples",
+    "Targets": "vitreous.samples",
+    "Texts": "vitreous.samples",
     "Labels": "vitreous.spec",
     "Preprocess": "vitreous.spec",
     "Spec": "vitreous.spec",
     "Classify": "vitreous.tasks.classify",
     "Distill": "vitreous.tasks.distill",
+    "Objective": "vitreous.tasks.base",
+    "Task": "vitreous.tasks.base",
     "MultiLabel": "vitreous.tasks.multilabel",
+    "ClassScores": "vitreous.tasks.predictions",
+    "Detections": "vitreous.tasks.predictions",
+    "LabelScores": "vitreous.tasks.predictions",
+    "Prediction": "vitreous.tasks.predictions",
+    "Segmentation": "vitreous.tasks.predictions",
+    "Segment": "vitreous.tasks.segment",
     "TrainConfig": "vitreous.train.config",
     "save": "vitreous.weights.files",
     "LoadReport": "vitreous.weights.load",

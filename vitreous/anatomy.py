@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitreous.cost import Cost, cost
 from vitreous.layers.position import Grid
-from vitreous.models.base import Backbone, Config
+from vitreous.models.base import Config, Model
 from vitreous.spec import Size
 
 
@@ -77,7 +77,7 @@ def anatomy(model: str | Config, **overrides: Any) -> Anatomy:
     return Anatomy(found, tuple(merge(parts)))
 
 
-def units(model: Backbone) -> Iterator[tuple[str, nn.Module]]:
+def units(model: Model) -> Iterator[tuple[str, nn.Module]]:
     """Blocks, and what holds none, with their names."""
     blocks = set(model.blocks())
 
@@ -91,7 +91,7 @@ def units(model: Backbone) -> Iterator[tuple[str, nn.Module]]:
     return walk("", model)
 
 
-def watch(model: Backbone, image_size: Size) -> list[tuple[str, nn.Module, tuple[Any, ...], Tensor]]:
+def watch(model: Model, image_size: Size) -> list[tuple[str, nn.Module, tuple[Any, ...], Tensor]]:
     """What every unit with parameters was given and gave, in the order of their calls."""
     seen: list[tuple[str, nn.Module, tuple[Any, ...], Tensor]] = []
 

@@ -42,7 +42,8 @@ from vitreous.layers.patch import Whiten
 from vitreous.layers.performer import LinearAttend, PositiveFeatures
 from vitreous.layers.sparse import SparseAttention
 from vitreous.models import find_config
-from vitreous.models.base import Backbone, Config
+from vitreous.models.base import Config, Model
+from vitreous.samples import Inputs
 from vitreous.spec import Size, pair
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -80,7 +81,7 @@ class Cost:
     attention_bytes: int = 0  # of all attention matrices, were they kept (explicit softmax, recording)
     block_bytes: list[int] = field(default_factory=list)  # activations saved by each block
     block_input_bytes: int = 0
-    twin: Backbone = field(kw_only=True, repr=False)  # the model on the meta device
+    twin: Model = field(kw_only=True, repr=False)  # the model on the meta device
     module_macs: Counter[nn.Module] = field(default_factory=Counter, repr=False)  # of every layer of the twin
 
     @property
@@ -123,7 +124,7 @@ class Cost:
 
 
 def cost(
-    model: str | Config | Backbone,
+    model: str | Config | Model,
     image_size: int | Size | None = None,
     *,
     batch: int = 1,
@@ -139,7 +140,7 @@ def cost(
     if precision not in BYTES:
         raise ValueError(f"precision must be one of {', '.join(BYTES)}, got {precision!r}")
     name = model if isinstance(model, str) else type(model).__name__.removesuffix("Config")
-    if isinstance(model, Backbone):
+    if isinstance(model, Model):
         twin = copy.deepcopy(model).to("meta")
         size = pair(model.config.image_size if image_size is None else image_size, "image_size")
     else:
@@ -173,9 +174,8 @@ class Meter:
             self.cost.parts[part].parameters += sum(p.numel() for p in module.parameters(recurse=False))
         self.cost.block_bytes = [0] * self.cost.depth
         with self.watching():
-            features = self.model.features(images)
-            self.model.heads(features)
-        self.cost.num_tokens = features.tokens.shape[1]
+            self.model.outputs(Inputs(images))
+        self.cost.num_tokens = self.model.features(images).tokens.shape[1]
         return self.cost
 
     @contextmanager
@@ -339,7 +339,7 @@ FORMULAS: dict[type[nn.Module], Formula] = {
 }
 
 
-def quadratic_attention(model: Backbone) -> set[nn.Module]:
+def quadratic_attention(model: Model) -> set[nn.Module]:
     """The attentions whose products grow with the square of the tokens, found by looking at two large images.
 
     Where sides double, these grow sixteenfold. Attention within windows or neighbourhoods, over channels, to a fixed
@@ -349,7 +349,7 @@ def quadratic_attention(model: Backbone) -> set[nn.Module]:
     return {module for module, macs in small.items() if large[module] > 8 * macs}
 
 
-def attention_macs(model: Backbone, side: int) -> Counter[nn.Module]:
+def attention_macs(model: Model, side: int) -> Counter[nn.Module]:
     """MACs of every Attend, for an image that has ``side`` cells in height and width even in the coarsest map."""
     macs: Counter[nn.Module] = Counter()
 
@@ -367,7 +367,7 @@ def attention_macs(model: Backbone, side: int) -> Counter[nn.Module]:
     return macs
 
 
-def homes(model: Backbone) -> dict[nn.Module, tuple[str, int | None]]:
+def homes(model: Model) -> dict[nn.Module, tuple[str, int | None]]:
     """For every module, the component it belongs to and the index of its block."""
     blocks = {id(module): index for index, block in enumerate(model.blocks()) for module in block.modules()}
     found = {}

@@ -8,13 +8,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from typing import Any, Literal, get_args
 
 Size = tuple[int, int]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
+Fit = Literal["crop", "letterbox"]
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
@@ -34,13 +32,17 @@ def pair(value: int | Iterable[int], name: str = "size") -> Size:
 
 @dataclass(frozen=True)
 class Preprocess:
-    """From a picture to a tensor: resize so that the crop is ``crop_ratio`` of it, centre crop, scale, normalise."""
+    """From an image to a tensor: resize so that the crop is ``crop_ratio`` of it, center crop, scale, normalize.
+
+    With ``fit="letterbox"`` nothing is cut off: the whole image is resized to fit, and the rest filled with the mean.
+    """
 
     image_size: Size = (224, 224)
     crop_ratio: float = 0.875
     interpolation: Interpolation = "bicubic"
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
+    fit: Fit = "crop"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
@@ -50,6 +52,8 @@ class Preprocess:
             raise ValueError(f"crop_ratio must lie in (0, 1], got {self.crop_ratio}")
         if self.interpolation not in get_args(Interpolation):
             raise ValueError(f"interpolation must be one of {get_args(Interpolation)}, got {self.interpolation!r}")
+        if self.fit not in get_args(Fit):
+            raise ValueError(f"fit must be one of {get_args(Fit)}, got {self.fit!r}")
         if len(self.mean) != len(self.std) or not self.mean or min(self.std) <= 0:
             raise ValueError(
                 f"mean and std need one value per channel and std > 0, got mean={self.mean}, std={self.std}"
@@ -96,28 +100,20 @@ class Labels:
 
 @dataclass(frozen=True)
 class Spec:
-    """Everything a weights file must say beside config and weights, so that a picture gives an answer."""
+    """Everything a weights file must say beside config and weights, so that an image gives an answer.
+
+    ``task`` names the task (a key of ``tasks.TASKS``) that knows what the outputs mean: softmax or sigmoid, boxes or
+    masks.
+    """
 
     preprocess: Preprocess = field(default_factory=Preprocess)
     labels: Labels = field(default_factory=Labels)
+    task: str = "classify"
 
     def to_json(self) -> dict[str, Any]:
-        return {"preprocess": asdict(self.preprocess), "labels": list(self.labels.names)}
+        return {"preprocess": asdict(self.preprocess), "labels": list(self.labels.names), "task": self.task}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Spec:
-        return cls(Preprocess(**data["preprocess"]), Labels(tuple(data["labels"])))
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What a model learns from: normalised ``images`` (b, c, y, x) and ``targets`` (b, classes).
-
-    A target row holds the share of each class; with several labels ones and zeros, and NaN where nobody knows.
-    """
-
-    images: Tensor
-    targets: Tensor
-
-    def to(self, device: str) -> Batch:
-        return Batch(self.images.to(device, non_blocking=True), self.targets.to(device, non_blocking=True))
+        """Files of format 1 say no task: they hold classifiers."""
+        return cls(Preprocess(**data["preprocess"]), Labels(tuple(data["labels"])), str(data.get("task", "classify")))

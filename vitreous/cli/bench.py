@@ -19,7 +19,7 @@ from vitreous.data.pictures import find_pictures, open_picture
 from vitreous.data.transforms import transforms
 from vitreous.deploy.accelerate import Report, accelerate
 from vitreous.deploy.race import Precision
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model as AnyModel
 
 Model = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
 
@@ -60,7 +60,7 @@ def bench(
     out.print(f"fast = vt.accelerate(model, images)  [dim]# takes {fast.report.engine}, {fast.report.precision}[/dim]")
 
 
-def example(net: Backbone, pictures: str, batch: int, image_size: int | None) -> Float[Tensor, "b c y x"]:
+def example(net: Model, pictures: str, batch: int, image_size: int | None) -> Float[Tensor, "b c y x"]:
     height, width = (image_size, image_size) if image_size else net.spec.preprocess.image_size
     if not pictures:
         noise = torch.Generator().manual_seed(0)

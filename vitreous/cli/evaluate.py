@@ -13,8 +13,11 @@ import tyro
 from rich.progress import Progress, TaskID
 
 from vitreous.cli.show import err, out, table
-from vitreous.evaluate import Evaluation, open_split
-from vitreous.evaluate import evaluate as measure
+from vitreous.deploy.evaluate import Evaluation, open_split, targets_of
+from vitreous.deploy.evaluate import evaluate as measure
+from vitreous.samples import Classes
+from vitreous.tasks.base import decoder_of
+from vitreous.tasks.meter import Metric
 from vitreous.weights.files import write_atomically
 from vitreous.weights.load import load
 
@@ -42,7 +45,7 @@ def evaluate(
         output: A JSON file for the numbers.
     """
     net = load(weights, model=model)
-    dataset = open_split(data, split, net.config.image_size)
+    dataset = open_split(data, split, net.config.image_size, target=targets_of(decoder_of(net.spec)()))
     results = []
     for side in image_size or (None,):
         with Progress(console=err, transient=True) as bar:
@@ -50,7 +53,7 @@ def evaluate(
             advance = functools.partial(show_progress, bar, task)
             results.append(measure(net, dataset, image_size=side, batch_size=batch_size, progress=advance))
     out.print(summary(results, len(dataset)))
-    if one_label := not dataset.multi_label:
+    if one_label := dataset.target is Classes:
         out.print(classes_table(results[0]))
     for where, reason in list(results[0].unreadable.items())[:3]:
         err.print(f"could not be read: {where} ({reason})")
@@ -67,7 +70,7 @@ def summary(results: list[Evaluation], number: int) -> object:
     rows = [
         (
             f"{result.image_size[0]}×{result.image_size[1]}",
-            *(as_text(name, result.metrics[name]) for name in names),
+            *(as_text(result.metrics[name]) for name in names),
             f"{result.images_per_second:,.0f}",
         )
         for result in results
@@ -75,8 +78,8 @@ def summary(results: list[Evaluation], number: int) -> object:
     return table(f"On {number:,} pictures", ("pixels", *names, "images/s"), rows)
 
 
-def as_text(name: str, value: float) -> str:
-    return f"{value:.3f}" if "loss" in name else f"{value:.2%}"
+def as_text(value: Metric) -> str:
+    return f"{value:.2%}" if value.unit == "share" else str(value)
 
 
 def percent(share: float) -> str:
@@ -103,7 +106,7 @@ def as_json(result: Evaluation, one_label: bool) -> dict[str, object]:
         "image_size": result.image_size,
         "metrics": result.metrics,
         "images_per_second": round(result.images_per_second, 1),
-        "pictures": len(result.logits),
+        "pictures": len(result.meter),
         "unreadable": result.unreadable,
         "classes": result.classes,
     }

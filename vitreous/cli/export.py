@@ -14,7 +14,7 @@ from vitreous.deploy.export import TOLERANCE, Exported, Sizes
 from vitreous.deploy.export import export as write
 from vitreous.deploy.formats import FORMATS, format_of
 from vitreous.models import MODELS, create_model
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model as AnyModel
 from vitreous.weights.load import load
 
 Model = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -54,7 +54,7 @@ def export(
     out.print("\n" + usage(made), markup=False, soft_wrap=True)
 
 
-def find(weights: str, model: str | None) -> Backbone:
+def find(weights: str, model: str | None) -> AnyModel:
     """A trained model, or by its bare name one as it is before training, for those who ask what it would cost."""
     if weights in MODELS and not Path(weights).exists():
         err.print(f"[yellow]{weights} is the name of a model without weights: its answers mean nothing yet[/yellow]")

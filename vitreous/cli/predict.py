@@ -17,7 +17,8 @@ from vitreous.cli.pictures import Pictures, Weights, fingerprint, make_predictor
 from vitreous.cli.resumable import forget, journalled
 from vitreous.cli.show import err, longest, out, shortened
 from vitreous.data.pictures import find_pictures
-from vitreous.deploy.predictor import Prediction, Predictor, Skipped
+from vitreous.deploy.predictor import Predictor, Skipped
+from vitreous.tasks.predictions import Prediction
 from vitreous.weights.files import write_atomically
 
 Format = Literal["table", "jsonl", "csv"]
@@ -66,8 +67,7 @@ def answer(answers: Iterable[Prediction | Skipped], paths: list[Path]) -> list[d
 def as_line(path: Path, one: Prediction | Skipped) -> dict[str, Any]:
     if isinstance(one, Skipped):
         return {"file": str(path), "skipped": one.reason}
-    shares = [round(share, 6) for share in one.probabilities]
-    return {"file": str(path), "classes": list(one.classes), "probabilities": shares, "indices": list(one.indices)}
+    return {"file": str(path), **one.to_json()}
 
 
 def stream(predictor: Predictor, paths: list[Path], format: Format, top: int) -> list[dict[str, Any]]:

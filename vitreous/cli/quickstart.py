@@ -36,7 +36,9 @@ def quickstart(output: Path = Path("runs/quickstart"), steps: int = recipe.train
     out.print(f"A small ViT learns to name shapes ({', '.join(Shapes.classes)}).")
     data, training = replace(recipe.data, seed=seed), replace(recipe.train, steps=steps, seed=seed)
     outcome = train(replace(recipe, data=data, train=training), output, resume=True)
-    draw(load(output / "model.safetensors"), output, seed=seed + 1)
+    model = load(output / "model.safetensors")
+    assert isinstance(model, Backbone)
+    draw(model, output, seed=seed + 1)
     out.print(farewell(outcome, output), soft_wrap=True)
 
 
@@ -63,8 +65,9 @@ def save_scenes(scenes: Scenes, folder: Path) -> None:
 
 def farewell(outcome: Outcome, output: Path) -> str:
     program = "vitreous" if shutil.which("vitreous") else os.path.relpath(sys.argv[0])
+    tested = len(outcome.meter or ())
     return f"""
-[bold]{outcome.metrics["accuracy"]:.1%}[/bold] of {len(outcome.logits):,} scenes it had never seen are named rightly \
+[bold]{outcome.metrics["accuracy"]:.1%}[/bold] of {tested:,} scenes it had never seen are named rightly \
 (guessing: 10 %).
 It has seen {outcome.images:,} others, in {outcome.seconds:.0f} seconds.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from vitreous.data.base import Dataset
+from vitreous.data.base import Dataset, class_rows
 from vitreous.data.pack import as_picture
 from vitreous.data.pictures import BadPicture
 from vitreous.data.splits import CHUNK
@@ -58,7 +58,7 @@ def examples_of(dataset: Dataset, classes: list[int], most: int) -> dict[int, li
     """The first pictures of each class."""
     found: dict[int, list[int]] = {number: [] for number in classes}
     for start in range(0, len(dataset), CHUNK):
-        has = dataset.targets(np.arange(start, min(start + CHUNK, len(dataset)))) > 0.5
+        has = class_rows(dataset, np.arange(start, min(start + CHUNK, len(dataset)))) > 0.5
         for number, own in found.items():
             own.extend((start + np.flatnonzero(has[:, number])[: most - len(own)]).tolist())
         if all(len(own) >= most for own in found.values()):

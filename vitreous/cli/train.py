@@ -78,8 +78,7 @@ def with_options(recipe: Recipe, options: list[str], program: str) -> Recipe:
     ]
     typed = make_dataclass("Recipe", [*parts, ("weights", str, field(default=recipe.weights))])
     given: Any = tyro.cli(typed, args=options, prog=program, config=(tyro.conf.FlagConversionOff,), registry=registry())
-    task = recipe.task if given.task == recipe.task else given.task  # a teacher in memory is no setting
-    return Recipe(given.model, given.data, given.augment, task, given.train, given.weights)
+    return Recipe(given.model, given.data, given.augment, given.task, given.train, given.weights)
 
 
 def run(recipe: Recipe, output: Path, world: World, *, resume: bool, command: list[str]) -> None:
@@ -113,8 +112,10 @@ def introduce(recipe: Recipe, prepared: Prepared, output: Path) -> None:
 def farewell(outcome: Outcome, output: Path) -> str:
     lines = [f"{outcome.images:,} pictures in {outcome.seconds / 60:.1f} minutes"]
     if outcome.metrics:
+        assert outcome.meter is not None
         name, score = next(iter(outcome.metrics.items()))
-        lines.insert(0, f"[bold]{name} {score:.2%}[/bold] on {len(outcome.logits):,} validation pictures")
+        shown = f"{score:.2%}" if score.unit == "share" else str(score)
+        lines.insert(0, f"[bold]{name} {shown}[/bold] on {len(outcome.meter):,} validation pictures")
     return f"""
 {", ".join(lines)}
 

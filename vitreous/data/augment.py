@@ -3,8 +3,8 @@
 All randomness comes from :class:`Dice`, so that an augmented batch is a pure function of seed, epoch and step: the same
 after a resume, and the same for one process as for many that share it.
 
-Crops and flips come first, since only they change a picture's size: :func:`cut` for bytes, :func:`cut_picture` for a
-picture. :func:`augment_pixels` does the rest.
+Crops and flips come first, as views (``crops.py``), since only they change an image's size. :func:`augment_pixels`
+does the rest.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.data.crops import BOX_NUMBERS, cut, cut_picture, fit, random_boxes
+from vitreous.data.crops import BOX_NUMBERS, random_boxes
 from vitreous.data.mixing import mix
-from vitreous.data.randaugment import MOST, colour
+from vitreous.data.randaugment import MOST, randaugment
+from vitreous.data.view import evaluation_view, seen_through
+from vitreous.samples import Targets
 from vitreous.spec import Preprocess
-
-__all__ = ["Augment", "Dice", "augment_pixels", "cut", "cut_picture", "erase", "evaluation_pixels", "normalise"]
 
 Crop = Literal["none", "pad", "resized"]
 ERASED_AREA, ERASED_ASPECT = (0.02, 0.33), (0.3, 3.3)
@@ -62,6 +62,20 @@ class Augment:
             if not least <= getattr(self, name) <= most:
                 wanted = f"at least {least}" if most == math.inf else f"between {least} and {most}"
                 raise ValueError(f"{name} must be {wanted}, got {getattr(self, name)}")
+
+    def check_for(self, target: type[Targets], *, several_views: bool = False) -> None:
+        """Refuse what this kind of target cannot take."""
+        if not target.mixable and (self.mixup or self.cutmix or self.patch_mixup):
+            raise ValueError(
+                f"MixUp and CutMix blend class targets, the data has {target.words}; set augment.mixup, augment.cutmix "
+                "and augment.patch_mixup to 0"
+            )
+        moves = self.crop != "none" or self.flip_rate or self.randaugment_ops or self.erase_rate
+        if several_views and (moves or self.mixup or self.cutmix or self.patch_mixup):
+            raise ValueError(
+                "the views of one scene belong together and are not augmented one by one; set augment.crop none, "
+                "augment.flip_rate 0 and leave the rest off"
+            )
 
     @property
     def shift(self) -> int:
@@ -120,26 +134,32 @@ def uniform_numbers(stream: tuple[int, ...], batch: int, count: int) -> NDArray[
 
 
 def augment_pixels(
-    images: Tensor, targets: Tensor, augment: Augment, *, preprocess: Preprocess, dice: Dice
-) -> tuple[Tensor, Tensor]:
-    """Cropped bytes (b, c, y, x) with targets (b, k) → what the model sees: coloured, normalised, erased, mixed."""
+    images: Tensor, targets: Targets, augment: Augment, *, preprocess: Preprocess, dice: Dice
+) -> tuple[Tensor, Targets]:
+    """Cropped bytes (b, c, y, x) with targets → what the model sees: RandAugment, normalized, erased, mixed."""
     dice.check(images)
-    pixels = normalise(colour(images, augment, dice), preprocess)
+    images, targets = randaugment(images, targets, augment, dice)
+    pixels = normalise(images, preprocess)
     return mix(erase(pixels, augment.erase_rate, dice), targets, augment, dice)
 
 
 def evaluation_pixels(images: Tensor, preprocess: Preprocess) -> Tensor:
-    """Bytes (b, c, y, x) → normalised floats; pictures of another size than the model's are resized and cropped."""
-    fitted = fit(
-        images, preprocess.image_size, crop_ratio=preprocess.crop_ratio, interpolation=preprocess.interpolation
-    )
-    return normalise(fitted, preprocess)
+    """Bytes (b, c, y, x) → normalized floats, seen through the view that the preprocessing says."""
+    view = evaluation_view((images.shape[-2], images.shape[-1]), preprocess)
+    if view.resamples or view.size != view.source:
+        images = seen_through(images, [view] * len(images), fill_color(preprocess))
+    return normalise(images, preprocess)
+
+
+def fill_color(preprocess: Preprocess) -> list[int]:
+    """The mean color as bytes, which normalization makes zero."""
+    return [round(255 * value) for value in preprocess.mean]
 
 
 def normalise(images: Tensor, preprocess: Preprocess) -> Tensor:
     """Bytes → (bytes / 255 − mean) / std."""
-    if images.shape[1] != preprocess.num_channels:
-        raise ValueError(f"pictures of {images.shape[1]} channels, but the model takes {preprocess.num_channels}")
+    if images.shape[-3] != preprocess.num_channels:
+        raise ValueError(f"images of {images.shape[-3]} channels, but the model takes {preprocess.num_channels}")
     mean, std = (torch.tensor(values)[:, None, None] for values in (preprocess.mean, preprocess.std))
     return images.float().sub_(255 * mean).mul_(1 / (255 * std))
 

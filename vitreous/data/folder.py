@@ -24,6 +24,7 @@ from vitreous.data.splits import (
     split_folders,
     visible_folders,
 )
+from vitreous.samples import Classes
 
 
 class Files(Encoded):
@@ -35,14 +36,14 @@ class Files(Encoded):
         labels: NDArray[Any],
         classes: Sequence[str],
         *,
-        multi_label: bool = False,
+        target: type[Classes] = Classes,
     ) -> None:
-        super().__init__(labels, classes, multi_label=multi_label)
+        super().__init__(labels, classes, target=target)
         if len(paths) != len(labels):
             raise ValueError(f"{len(paths)} paths, but labels for {len(labels)}")
         self.paths = [Path(path) for path in paths]
 
-    def picture(self, index: int) -> Image.Image:
+    def image(self, index: int) -> Image.Image:
         return open_picture(self.paths[index])
 
     def content(self, index: int) -> bytes:
@@ -53,7 +54,7 @@ class Files(Encoded):
 
     def subset(self, indices: Indices) -> Files:
         paths = [self.paths[index] for index in indices]
-        return Files(paths, self.labels[indices], self.classes, multi_label=self.multi_label)
+        return Files(paths, self.labels[indices], self.classes, target=self.target)
 
 
 def open_folder(path: Path) -> Splits:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.base import Dataset, Pictures, Pixels
+from vitreous.data.base import ArrayDataset, Dataset, FileDataset, class_rows
+from vitreous.data.pack import as_picture
 from vitreous.data.pictures import BadPicture
 from vitreous.data.splits import CHUNK, Splits
 from vitreous.data.threads import Progress, in_threads
@@ -99,9 +100,9 @@ def inspect(splits: Splits, *, workers: int | None = None, progress: Progress | 
 
 
 def looks_at(dataset: Dataset, split: str, workers: int | None, progress: Progress | None) -> Iterator[Look]:
-    if isinstance(dataset, Pictures):
+    if isinstance(dataset, FileDataset):
         yield from in_threads(lambda i: look_at(dataset, split, i), len(dataset), workers=workers, progress=progress)
-    elif isinstance(dataset, Pixels):
+    elif isinstance(dataset, ArrayDataset):
         for start in range(0, len(dataset), AT_ONCE):
             chosen = np.arange(start, min(start + AT_ONCE, len(dataset)))
             for index, pixels in zip(chosen.tolist(), dataset.pixels(chosen), strict=True):
@@ -110,9 +111,9 @@ def looks_at(dataset: Dataset, split: str, workers: int | None, progress: Progre
                 progress(int(chosen[-1]) + 1, len(dataset))
 
 
-def look_at(dataset: Pictures, split: str, index: int) -> Look:
+def look_at(dataset: FileDataset, split: str, index: int) -> Look:
     try:
-        pixels = np.asarray(dataset.picture(index).convert("RGB"))
+        pixels = np.asarray(as_picture(dataset, index).convert("RGB"))
     except BadPicture as error:
         return Look(split, index, dataset.where(index), broken=error.reason)
     height, width, _ = pixels.shape
@@ -128,7 +129,7 @@ def class_counts(dataset: Dataset) -> NDArray[np.int64]:
     """Pictures that show each class."""
     counts = np.zeros(len(dataset.classes), dtype=np.int64)
     for start in range(0, len(dataset), CHUNK):
-        counts += (dataset.targets(np.arange(start, min(start + CHUNK, len(dataset)))) > 0.5).sum(axis=0)
+        counts += (class_rows(dataset, np.arange(start, min(start + CHUNK, len(dataset)))) > 0.5).sum(axis=0)
     return counts
 
 
@@ -156,5 +157,5 @@ def duplicates(looks: list[Look], parts: dict[str, Dataset]) -> list[Duplicate]:
 
 def label(dataset: Dataset, index: int) -> str:
     """The names of what a picture shows."""
-    shown = np.flatnonzero(dataset.targets(np.array([index]))[0] > 0.5)
+    shown = np.flatnonzero(class_rows(dataset, np.array([index]))[0] > 0.5)
     return ", ".join(dataset.classes[number] for number in shown) or "nothing"

@@ -8,18 +8,20 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from vitreous.data.augment import Augment, Dice, augment_pixels, evaluation_pixels
-from vitreous.data.base import Dataset, Indices, Pictures, Pixels
-from vitreous.data.crops import cut, cut_picture
+from vitreous.data.augment import Augment, Dice, augment_pixels, evaluation_pixels, fill_color, normalise
+from vitreous.data.base import ArrayDataset, Dataset, FileDataset, Indices
+from vitreous.data.crops import training_views
 from vitreous.data.pictures import BadPicture
-from vitreous.data.transforms import MODES, PictureTransform
-from vitreous.spec import Batch, Preprocess
+from vitreous.data.transforms import mode_of
+from vitreous.data.view import View, evaluation_view, seen_through
+from vitreous.samples import Batch, Inputs, Targets
+from vitreous.spec import Preprocess, Size
 
 AHEAD = 2  # batches prepared while the model computes
 
@@ -27,7 +29,7 @@ AHEAD = 2  # batches prepared while the model computes
 class Loader:
     """Training batches: ``loader.batch(step)``, or a stream of them prepared ahead.
 
-    ``rows`` are this process's rows of every batch of ``batch_size``. An epoch leaves out the last pictures that do
+    ``rows`` are this process's rows of every batch of ``batch_size``. An epoch leaves out the last images that do
     not fill a batch; the next epoch's order is another one.
     """
 
@@ -44,14 +46,15 @@ class Loader:
     ) -> None:
         if len(data) < 1:
             raise ValueError("the training set is empty")
+        augment.check_for(data.target, several_views=data.num_views > 1)
         self.data, self.preprocess, self.augment = data, preprocess, augment
         self.batch_size = min(batch_size, len(data)) if rows is None else batch_size
         if self.batch_size > len(data):
-            raise ValueError(f"a batch of {batch_size} is larger than the training set of {len(data)} pictures")
+            raise ValueError(f"a batch of {batch_size} is larger than the training set of {len(data)} images")
         self.rows = rows or slice(0, self.batch_size)
         self.seed, self.workers = seed, workers or os.cpu_count() or 1
         self.steps_per_epoch = len(data) // self.batch_size
-        #: Pictures that could not be read, with the reason; others stood in for them.
+        #: Images that could not be read, with the reason; others stood in for them.
         self.unreadable: dict[str, str] = {}
         self.known_order: tuple[int, Indices] | None = None
 
@@ -59,47 +62,58 @@ class Loader:
         epoch, position = divmod(step, self.steps_per_epoch)
         indices = self.order(epoch)[position * self.batch_size : (position + 1) * self.batch_size][self.rows]
         dice = Dice.throw(self.seed, epoch, position, batch=self.batch_size, rows=self.rows)
-        pixels, used = self.pixels(indices, dice)
-        images, targets = torch.from_numpy(pixels), torch.from_numpy(self.data.targets(used))
-        return Batch(*augment_pixels(images, targets, self.augment, preprocess=self.preprocess, dice=dice))
+        if isinstance(self.data, ArrayDataset):
+            shown = self.from_arrays(self.data, indices, dice)
+        else:
+            shown = self.from_files(indices, dice)
+        if shown.inputs.images.ndim == 5:  # several views of a scene: nothing is augmented
+            return replace(shown, inputs=replace(shown.inputs, images=normalise(shown.images, self.preprocess)))
+        images, targets = augment_pixels(
+            shown.images, shown.targets, self.augment, preprocess=self.preprocess, dice=dice
+        )
+        return Batch(replace(shown.inputs, images=images), targets, shown.views)
 
     def order(self, epoch: int) -> Indices:
         if self.known_order is None or self.known_order[0] != epoch:
             self.known_order = (epoch, self.data.order(self.seed, epoch))
         return self.known_order[1]
 
-    def pixels(self, indices: Indices, dice: Dice) -> tuple[NDArray[np.uint8], Indices]:
-        """Crops of these pictures, and which pictures they are: others stand in for those that cannot be read."""
-        size = self.preprocess.image_size
-        if isinstance(self.data, Pixels):
-            images = torch.from_numpy(self.data.pixels(indices))
-            return cut(images, self.augment, size, dice).numpy(), indices
-        opened = list(self.pool().map(self.open, indices, range(len(indices)), [dice] * len(indices)))
-        readable = [place for place, item in enumerate(opened) if item is not None]
-        if not readable:
-            raise ValueError(f"none of {len(indices)} pictures could be read: {first_of(self.unreadable)}")
-        stand_ins = itertools.cycle(readable)
-        places = [next(stand_ins) if item is None else place for place, item in enumerate(opened)]
-        shown = [item for item in (opened[place] for place in places) if item is not None]
-        return np.stack(shown), indices[places]
+    def from_arrays(self, data: ArrayDataset, indices: Indices, dice: Dice) -> Batch:
+        pixels, targets = data.samples(indices)
+        views = training_views(self.augment, data.image_size, self.preprocess.image_size, dice)
+        images = seen_through(torch.from_numpy(pixels), views, fill_color(self.preprocess))
+        return Batch(Inputs(images), targets.through(views), tuple(views))
 
-    def open(self, index: int, row: int, dice: Dice) -> NDArray[np.uint8] | None:
-        assert isinstance(self.data, Pictures)
+    def from_files(self, indices: Indices, dice: Dice) -> Batch:
+        """Crops of these images; where one cannot be read, another of the batch stands in for it."""
+        opened = list(self.pool().map(self.open, indices, range(len(indices)), [dice] * len(indices)))
+        readable = [item for item in opened if item is not None]
+        if not readable:
+            raise ValueError(f"none of {len(indices)} images could be read: {first_of(self.unreadable)}")
+        stand_ins = itertools.cycle(readable)
+        return collate([next(stand_ins) if item is None else item for item in opened])
+
+    def open(self, index: int, row: int, dice: Dice) -> Batch | None:
+        assert isinstance(self.data, FileDataset)
+        own = dice.row(row)
+
+        def view(source: Size) -> View:
+            return training_views(self.augment, source, self.preprocess.image_size, own)[0]
+
         try:
-            picture = self.data.picture(int(index)).convert(MODES[self.preprocess.num_channels])
+            return opened(self.data, int(index), view, self.preprocess)
         except BadPicture as error:
             self.unreadable[self.data.where(int(index))] = error.reason
             return None
-        return cut_picture(picture, self.augment, self.preprocess.image_size, dice.row(row))
 
     @functools.cache  # noqa: B019 - a loader lives as long as its run
     def pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.workers, thread_name_prefix="pictures")
+        return ThreadPoolExecutor(self.workers, thread_name_prefix="images")
 
     def stream(self, start: int, stop: int) -> Iterator[Batch]:
         """Batches ``start`` to ``stop``, some prepared ahead where opening them takes time."""
         steps = range(start, stop)
-        return map(self.batch, steps) if isinstance(self.data, Pixels) else ahead(self.batch, steps)
+        return map(self.batch, steps) if isinstance(self.data, ArrayDataset) else ahead(self.batch, steps)
 
 
 def ahead(make: Callable[[int], Batch], steps: range) -> Iterator[Batch]:
@@ -120,7 +134,7 @@ def ahead(make: Callable[[int], Batch], steps: range) -> Iterator[Batch]:
 
 
 class EvaluationLoader:
-    """Every picture once, in order, as the model's spec prepares it. Unreadable ones are left out and counted."""
+    """Every image once, in order, as the model's spec prepares it. Unreadable ones are left out and counted."""
 
     def __init__(self, data: Dataset, preprocess: Preprocess, *, batch_size: int = 256, workers: int = 0) -> None:
         self.data, self.preprocess, self.batch_size = data, preprocess, batch_size
@@ -131,34 +145,71 @@ class EvaluationLoader:
         return self.part(np.arange(len(self.data)))
 
     def part(self, indices: Indices) -> Iterator[tuple[Indices, Batch]]:
-        """Batches of these pictures, with the indices of those that could be read."""
-        parts = [indices[start : start + self.batch_size] for start in range(0, len(indices), self.batch_size)]
-        if isinstance(self.data, Pixels):
-            return map(self.from_pixels, parts)
-        return self.from_pictures(parts)
+        """Batches of these images, with the positions in ``indices`` of those that could be read."""
+        starts = range(0, len(indices), self.batch_size)
+        parts = [np.arange(start, min(start + self.batch_size, len(indices))) for start in starts]
+        if isinstance(self.data, ArrayDataset):
+            data = self.data
+            return ((rows, self.from_arrays(data, indices[rows])) for rows in parts)
+        return self.from_files(parts, indices)
 
-    def from_pixels(self, indices: Indices) -> tuple[Indices, Batch]:
-        assert isinstance(self.data, Pixels)
-        images = evaluation_pixels(torch.from_numpy(self.data.pixels(indices)), self.preprocess)
-        return indices, Batch(images, torch.from_numpy(self.data.targets(indices)))
+    def from_arrays(self, data: ArrayDataset, indices: Indices) -> Batch:
+        pixels, targets = data.samples(indices)
+        views = [evaluation_view(data.image_size, self.preprocess)] * len(indices)
+        images = evaluation_pixels(torch.from_numpy(pixels), self.preprocess)
+        return Batch(Inputs(images), targets.through(views), tuple(views))
 
-    def from_pictures(self, parts: list[Indices]) -> Iterator[tuple[Indices, Batch]]:
-        prepare = PictureTransform(self.preprocess)
-        with ThreadPoolExecutor(self.workers, thread_name_prefix="pictures") as pool:
-            for indices in parts:
-                opened = list(pool.map(lambda index: self.open(int(index), prepare), indices))
-                kept = np.array([item is not None for item in opened])
-                if kept.any():
-                    images = torch.stack([item for item in opened if item is not None])
-                    yield indices[kept], Batch(images, torch.from_numpy(self.data.targets(indices[kept])))
+    def from_files(self, parts: list[Indices], indices: Indices) -> Iterator[tuple[Indices, Batch]]:
+        with ThreadPoolExecutor(self.workers, thread_name_prefix="images") as pool:
+            for rows in parts:
+                found = list(pool.map(self.open, indices[rows]))
+                readable = [item for item in found if item is not None]
+                if readable:
+                    batch = collate(readable)
+                    images = normalise(batch.images, self.preprocess)
+                    kept = rows[[item is not None for item in found]]
+                    yield kept, replace(batch, inputs=replace(batch.inputs, images=images))
 
-    def open(self, index: int, prepare: PictureTransform) -> Tensor | None:
-        assert isinstance(self.data, Pictures)
+    def open(self, index: int) -> Batch | None:
+        assert isinstance(self.data, FileDataset)
         try:
-            return prepare(self.data.picture(index))
+            return opened(self.data, int(index), partial(evaluation_view, preprocess=self.preprocess), self.preprocess)
         except BadPicture as error:
-            self.unreadable[self.data.where(index)] = error.reason
+            self.unreadable[self.data.where(int(index))] = error.reason
             return None
+
+
+def opened(data: FileDataset, index: int, view: Callable[[Size], View], preprocess: Preprocess) -> Batch:
+    """One image, or the views of one scene, as a batch of one: bytes, and the targets moved with them."""
+    found, mode = data.image(index), mode_of(preprocess)
+    images = [image.convert(mode) for image in (found if isinstance(found, tuple) else (found,))]
+    views = [view((image.height, image.width)) for image in images]
+    pixels = torch.stack([own.image(image, fill_color(preprocess)) for own, image in zip(views, images, strict=True)])
+    targets, size = data.targets(np.array([index])), views[0].source
+    if targets.geometric:
+        try:
+            targets.check([size], len(data.classes))
+        except ValueError as error:
+            raise ValueError(f"{data.where(index)}: {error}") from None
+    cameras = data.cameras(index)
+    if cameras is not None:
+        matrices = np.stack([own.matrix for own in views])
+        cameras = (matrices @ cameras).astype(np.float32)
+    several = isinstance(found, tuple)
+    inputs = Inputs(
+        pixels[None] if several else pixels, cameras=None if cameras is None else torch.from_numpy(cameras)[None]
+    )
+    return Batch(inputs, targets if several else targets.through(views), tuple(views))
+
+
+def collate(parts: list[Batch]) -> Batch:
+    """Batches of one, joined."""
+    images, cameras = torch.cat([part.images for part in parts]), [part.inputs.cameras for part in parts]
+    known = [camera for camera in cameras if camera is not None]
+    inputs = Inputs(images, cameras=torch.cat(known) if len(known) == len(parts) else None)
+    kind: type[Targets] = type(parts[0].targets)
+    views = tuple(view for part in parts for view in part.views)
+    return Batch(inputs, kind.cat([part.targets for part in parts]), views)
 
 
 def first_of(unreadable: dict[str, str]) -> str:

@@ -1,66 +1,86 @@
-"""Small sets live in memory: decoded once, cut to one size, kept as bytes."""
+"""Small sets live in memory: every image decoded once and kept whole, so that nothing else about it changes."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
-from vitreous.data.base import Arrays, Pictures
+from vitreous.data.base import FileDataset, Indices, Views
 from vitreous.data.pictures import BadPicture
 from vitreous.data.threads import Progress, in_threads
-from vitreous.spec import Size, pair
+from vitreous.samples import Targets
 
-MODES = {1: "L", 3: "RGB"}
+SAMPLED = 64  # images whose size is looked at to estimate the whole
 Unreadable = tuple[str, str]  # where, why
 
 
-def memory_needed(pictures: Pictures, image_size: Size, num_channels: int = 3) -> int:
-    """Bytes that :func:`in_memory` fills with pixels."""
-    height, width = pair(image_size, "image_size")
-    return len(pictures) * num_channels * height * width
+class Decoded(FileDataset):
+    """The images of another dataset, decoded; targets and names are still its own."""
+
+    def __init__(self, images: list[Image.Image | Views], data: FileDataset) -> None:
+        self.images, self.data = images, data
+        self.classes, self.target, self.num_views = data.classes, data.target, data.num_views
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def image(self, index: int) -> Image.Image | Views:
+        return self.images[index]
+
+    def targets(self, indices: Indices) -> Targets:
+        return self.data.targets(indices)
+
+    def cameras(self, index: int) -> NDArray[np.float32] | None:
+        return self.data.cameras(index)
+
+    def order(self, seed: int, epoch: int) -> Indices:
+        return self.data.order(seed, epoch)
+
+    def where(self, index: int) -> str:
+        return self.data.where(index)
+
+    def subset(self, indices: Indices) -> Decoded:
+        return Decoded([self.images[index] for index in indices], self.data.subset(indices))
+
+
+def memory_needed(data: FileDataset) -> int:
+    """Bytes that :func:`in_memory` fills with pixels, estimated from a sample."""
+    sizes = []
+    for index in np.linspace(0, len(data) - 1, min(SAMPLED, len(data))).astype(int):
+        try:
+            sizes.append(num_bytes(data.image(int(index))))
+        except BadPicture:
+            continue
+    return round(float(np.mean(sizes or [0])) * len(data))
+
+
+def num_bytes(image: Image.Image | Views) -> int:
+    views = image if isinstance(image, tuple) else (image,)
+    return sum(view.width * view.height * len(view.getbands()) for view in views)
 
 
 def in_memory(
-    pictures: Pictures,
-    image_size: Size,
-    *,
-    num_channels: int = 3,
-    workers: int | None = None,
-    progress: Progress | None = None,
-) -> tuple[Arrays, list[Unreadable]]:
-    """All pictures as bytes of one size, and those that could not be read and are left out."""
-    if num_channels not in MODES:
-        raise ValueError(f"pictures have 1 or 3 channels, got num_channels={num_channels}")
-    height, width = pair(image_size, "image_size")
-    images = np.empty((len(pictures), num_channels, height, width), dtype=np.uint8)
+    data: FileDataset, *, workers: int | None = None, progress: Progress | None = None
+) -> tuple[Decoded, list[Unreadable]]:
+    """All images decoded, and those that could not be read and are left out."""
 
-    def fill(index: int) -> str | None:
+    def decode(index: int) -> Image.Image | Views | str:
         try:
-            images[index] = fitted(pictures.picture(index), (height, width), MODES[num_channels])
+            return data.image(index)
         except BadPicture as error:
             return error.reason
-        return None
 
-    reasons = list(in_threads(fill, len(pictures), workers=workers, progress=progress))
-    good = np.array([index for index, reason in enumerate(reasons) if reason is None], dtype=np.int64)
-    broken = [(pictures.where(index), reason) for index, reason in enumerate(reasons) if reason is not None]
+    opened = list(in_threads(decode, len(data), workers=workers, progress=progress))
+    good = np.array([index for index, item in enumerate(opened) if not isinstance(item, str)], dtype=np.int64)
+    broken = [(data.where(index), item) for index, item in enumerate(opened) if isinstance(item, str)]
     if not len(good):
-        raise ValueError(f"no picture could be read; {unreadable(broken, len(pictures))}")
-    names = [pictures.where(index) for index in good]
-    kept = images if not broken else images[good]
-    return Arrays(kept, pictures.targets(good), pictures.classes, multi_label=pictures.multi_label, names=names), broken
-
-
-def fitted(picture: Image.Image, size: Size, mode: str) -> NDArray[np.uint8]:
-    """(c, y, x): as large as needed to cover ``size`` with the aspect ratio kept, what stands out cut off evenly."""
-    whole = ImageOps.fit(picture.convert(mode), (size[1], size[0]), method=Image.Resampling.BICUBIC)
-    pixels = np.asarray(whole)
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+        raise ValueError(f"no image could be read; {unreadable(broken, len(data))}")
+    return Decoded([item for item in opened if not isinstance(item, str)], data.subset(good)), broken
 
 
 def unreadable(broken: list[Unreadable], total: int) -> str:
-    """A sentence about pictures that could not be read."""
+    """A sentence about images that could not be read."""
     where, reason = broken[0]
     others = f", and {len(broken) - 1:,} more" if len(broken) > 1 else ""
     return f"{len(broken):,} of {total:,} files could not be read: {where} ({reason}){others}"

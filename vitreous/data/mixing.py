@@ -12,6 +12,7 @@ Partners are neighbours in the batch, 0 with 1, 2 with 3: processes that hold ev
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitreous.samples import Classes, Targets
 from vitreous.spec import Size
 
 if TYPE_CHECKING:
@@ -27,16 +29,18 @@ if TYPE_CHECKING:
 Weights = NDArray[np.float32]
 
 
-def mix(images: Tensor, targets: Tensor, augment: Augment, dice: Dice) -> tuple[Tensor, Tensor]:
-    """Images (b, c, y, x) and targets (b, k), each mixed with its partner's by weights of its own."""
+def mix(images: Tensor, targets: Targets, augment: Augment, dice: Dice) -> tuple[Tensor, Targets]:
+    """Images (b, c, y, x) and class vectors, each mixed with its partner's by weights of its own."""
     if not kinds_in_use(augment) or len(images) < 2:
         return images, targets
+    assert isinstance(targets, Classes)
     height, width = images.shape[-2:]
     partner = torch.from_numpy(partners(len(images)))
     weights = torch.from_numpy(own_weights(augment, (height, width), dice))
     share = weights.double().mean(dim=(1, 2)).float()
     mixed = torch.lerp(images[partner], images, weights[:, None])
-    return mixed, mixed_targets(targets, targets[partner], share[:, None])
+    values = mixed_targets(targets.values, targets.values[partner], share[:, None])
+    return mixed, replace(targets, values=values)
 
 
 def partners(number: int) -> NDArray[np.int64]:

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.data.base import Dataset, Pictures, Pixels
+from vitreous.data.base import ArrayDataset, Dataset, FileDataset, class_rows
 from vitreous.data.encoded import Encoded
 from vitreous.data.shard_index import INDEX, Index, Shard, Target, write_index
 from vitreous.data.threads import Progress
+from vitreous.samples import Classes, MultiLabels
 
 HEADER = tarfile.BLOCKSIZE  # of a file in a plain tar: one block
 
@@ -27,6 +28,8 @@ def write_shards(dataset: Dataset, folder: Path, *, shard_size: int = 10_000, pr
     """
     if shard_size < 1:
         raise ValueError(f"shard_size must be at least 1, got {shard_size}")
+    if not issubclass(dataset.target, Classes):
+        raise ValueError(f"shards hold class labels, this data has {dataset.target.words}; use it where it lies")
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / INDEX).exists():
         raise ValueError(f"{folder} holds shards already; give another folder, or remove it")
@@ -34,7 +37,7 @@ def write_shards(dataset: Dataset, folder: Path, *, shard_size: int = 10_000, pr
     for start in range(0, len(dataset), shard_size):
         own = np.arange(start, min(start + shard_size, len(dataset)))
         shards.append(write_shard(dataset, own, folder / f"{len(shards):05d}.tar", progress))
-    write_index(folder, Index(dataset.classes, dataset.multi_label, shards))
+    write_index(folder, Index(dataset.classes, dataset.target is MultiLabels, shards))
 
 
 def write_shard(dataset: Dataset, indices: NDArray[np.int64], path: Path, progress: Progress | None) -> Shard:
@@ -64,9 +67,10 @@ def encoded(dataset: Dataset, index: int) -> bytes:
 
 def as_picture(dataset: Dataset, index: int) -> Image.Image:
     """Whatever the dataset, a Pillow image."""
-    if isinstance(dataset, Pictures):
-        return dataset.picture(index)
-    assert isinstance(dataset, Pixels)
+    if isinstance(dataset, FileDataset):
+        image = dataset.image(index)
+        return image[0] if isinstance(image, tuple) else image
+    assert isinstance(dataset, ArrayDataset)
     pixels = dataset.pixels(np.array([index]))[0]
     return Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
 
@@ -83,7 +87,7 @@ def ending(content: bytes) -> str:
 
 def as_json(dataset: Dataset, indices: NDArray[np.int64]) -> list[Target]:
     """Class numbers where they say it all, else rows with nothing for the unknown."""
-    rows = dataset.targets(indices)
-    if not dataset.multi_label and ((rows == 0) | (rows == 1)).all() and (rows.sum(axis=1) == 1).all():
+    rows = class_rows(dataset, indices)
+    if dataset.target is Classes and ((rows == 0) | (rows == 1)).all() and (rows.sum(axis=1) == 1).all():
         return [int(number) for number in rows.argmax(axis=1)]
     return [[None if np.isnan(value) else float(value) for value in row] for row in rows]

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as F
+
+from vitreous.samples import IGNORED, Targets
 
 if TYPE_CHECKING:
     from vitreous.data.augment import Augment, Dice
@@ -22,37 +26,58 @@ if TYPE_CHECKING:
 MOST = 30  # the largest magnitude
 
 
-def colour(images: Tensor, augment: Augment, dice: Dice) -> Tensor:
-    """Bytes (b, c, y, x) → bytes: ``randaugment_ops`` random operations on every picture, one after another."""
+def randaugment(images: Tensor, targets: Targets, augment: Augment, dice: Dice) -> tuple[Tensor, Targets]:
+    """Bytes (b, c, y, x) → bytes: ``randaugment_ops`` random operations on every image, one after another.
+
+    Masks and boxes move with the image; what comes in from outside the image is ignored.
+    """
     if not augment.randaugment_ops:
-        return images
+        return images, targets
     if images.shape[1] not in (1, 3):
         raise ValueError(
-            f"RandAugment takes grey or RGB pictures, these have {images.shape[1]} channels; set randaugment_ops to 0"
+            f"RandAugment takes gray or RGB images, these have {images.shape[1]} channels; set randaugment_ops to 0"
         )
     names = [name for name in OPERATIONS if images.shape[1] == 3 or name != "Color"]
     numbers = dice.uniform("randaugment", 2 * augment.randaugment_ops)
     level = augment.randaugment_magnitude / MOST
     for turn in range(augment.randaugment_ops):
-        images = one_round(images, names, level, numbers=numbers[:, 2 * turn : 2 * turn + 2])
-    return images
+        images, targets = one_round(images, targets, names, level, numbers=numbers[:, 2 * turn : 2 * turn + 2])
+    return images, targets
 
 
-def one_round(images: Tensor, names: list[str], level: float, *, numbers: NDArray[np.float32]) -> Tensor:
-    """One operation on every picture, chosen by its two numbers: which, and in which direction."""
+def one_round(
+    images: Tensor, targets: Targets, names: list[str], level: float, *, numbers: NDArray[np.float32]
+) -> tuple[Tensor, Targets]:
+    """One operation on every image, chosen by its two numbers: which, and in which direction."""
     choice = (numbers[:, 0] * len(names)).astype(np.int64)
     backwards = (numbers[:, 1] < 0.5) & np.array([name in SIGNED for name in names])[choice]
     group = 2 * choice + backwards
     result = images.clone()
     for key in np.unique(group):
         rows = torch.from_numpy(np.flatnonzero(group == key))
-        result[rows] = OPERATIONS[names[key // 2]](images[rows], -level if key % 2 else level)
-    return result
+        apply = partial(applied, OPERATIONS[names[key // 2]], -level if key % 2 else level)
+        result[rows] = apply(images[rows])
+        if names[key // 2] in GEOMETRIC:
+            targets = targets.warp(rows, apply, (images.shape[-2], images.shape[-1]))
+    return result, targets
+
+
+def applied(operation: Callable[[Tensor, float], Tensor], level: float, images: Tensor) -> Tensor:
+    return operation(images, level)
 
 
 def affine(images: Tensor, **changes: Any) -> Tensor:
-    still = {"angle": 0.0, "translate": [0, 0], "scale": 1.0, "shear": [0.0, 0.0]}
+    still = {"angle": 0.0, "translate": [0, 0], "scale": 1.0, "shear": [0.0, 0.0], "fill": outside(images)}
     return F.affine(images, **(still | changes))
+
+
+def rotate(images: Tensor, level: float) -> Tensor:
+    return F.rotate(images, 30 * level, fill=outside(images))
+
+
+def outside(images: Tensor) -> int | None:
+    """What is filled in where an operation has moved the image away."""
+    return IGNORED if isinstance(images, tv_tensors.Mask) else None
 
 
 def shear_x(images: Tensor, level: float) -> Tensor:
@@ -71,14 +96,14 @@ def translate_y(images: Tensor, level: float) -> Tensor:
     return affine(images, translate=[0, int(150 / 331 * images.shape[-2] * level)])
 
 
-#: Name → (pictures, level) → pictures; the level goes from 0 to 1, and for signed operations from −1.
+#: Name → (images, level) → images; the level goes from 0 to 1, and for signed operations from −1.
 OPERATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "Identity": lambda images, level: images,
     "ShearX": shear_x,
     "ShearY": shear_y,
     "TranslateX": translate_x,
     "TranslateY": translate_y,
-    "Rotate": lambda images, level: F.rotate(images, 30 * level),
+    "Rotate": rotate,
     "Brightness": lambda images, level: F.adjust_brightness(images, 1 + 0.9 * level),
     "Color": lambda images, level: F.adjust_saturation(images, 1 + 0.9 * level),
     "Contrast": lambda images, level: F.adjust_contrast(images, 1 + 0.9 * level),
@@ -88,7 +113,8 @@ OPERATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "AutoContrast": lambda images, level: F.autocontrast(images),
     "Equalize": lambda images, level: F.equalize(images),
 }
+GEOMETRIC = {"ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"}
 SIGNED = {
-    *("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"),
+    *GEOMETRIC,
     *("Brightness", "Color", "Contrast", "Sharpness"),
 }

@@ -35,7 +35,7 @@ class Shard:
 @dataclass(frozen=True)
 class Index:
     classes: tuple[str, ...]
-    multi_label: bool
+    multi_label: bool  # whether a target is several labels rather than one class
     shards: Sequence[Shard]
 
     def targets(self) -> NDArray[Any]:

@@ -22,6 +22,7 @@ from vitreous.data.encoded import Encoded
 from vitreous.data.pictures import BadPicture, plain_reason, standard
 from vitreous.data.shard_index import INDEX, Index, import_tars, read_index, write_index
 from vitreous.data.splits import Splits, need_same_classes, need_two_classes, split_folders, visible_folders
+from vitreous.samples import Classes, MultiLabels
 
 WINDOW = 4  # shards that are shuffled together: reading stays within them
 KEPT_OPEN = 64  # shards; systems allow a process some hundred open files
@@ -32,7 +33,7 @@ class Shards(Encoded):
 
     def __init__(self, folder: Path, index: Index | None = None) -> None:
         index = index or read_index(folder)
-        super().__init__(index.targets(), index.classes, multi_label=index.multi_label)
+        super().__init__(index.targets(), index.classes, target=MultiLabels if index.multi_label else Classes)
         self.files = [str(folder / shard.name) for shard in index.shards]
         self.place = index.places()  # (n, 3): shard, offset, size
         self.opened = lru_cache(KEPT_OPEN)(OpenFile)
@@ -42,7 +43,7 @@ class Shards(Encoded):
         shard, offset, size = self.place[index].tolist()
         return self.opened(self.files[shard]).read(size, offset)
 
-    def picture(self, index: int) -> Image.Image:
+    def image(self, index: int) -> Image.Image:
         try:
             with Image.open(io.BytesIO(self.content(index))) as picture:
                 picture.seek(0)
@@ -120,7 +121,7 @@ def open_shards(path: Path) -> Splits:
     for name in sorted(folders, key="train".__ne__):
         parts[name] = open_folder_of_shards(folders[name], parts.get("train"), notes)
     need_same_classes({folders[name]: part for name, part in parts.items()})
-    if not parts["train"].multi_label:
+    if parts["train"].target is Classes:
         need_two_classes(parts["train"].classes, folders["train"])
     return Splits(parts["train"], parts.get("valid"), parts.get("test"), tuple(notes))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitreous.data.base import can_learn
 from vitreous.data.cifar import is_cifar, open_cifar
 from vitreous.data.digits import open_digits
 from vitreous.data.folder import open_folder
@@ -17,6 +18,7 @@ from vitreous.data.scenes import open_shapes
 from vitreous.data.shards import is_shards, open_shards
 from vitreous.data.splits import Splits, hold_out
 from vitreous.data.table import open_table
+from vitreous.samples import Targets
 from vitreous.spec import Size, pair
 
 __all__ = ["EMBEDDED", "ON_DISK", "Splits", "open_data"]
@@ -31,9 +33,9 @@ class Kind:
     opens: Callable[[Path], Splits]
 
 
-EMBEDDED: dict[str, Callable[[int, Size | None], Splits]] = {
+EMBEDDED: dict[str, Callable[[int, Size | None, type[Targets] | None], Splits]] = {
     "shapes": open_shapes,
-    "digits": lambda seed, image_size: open_digits(),
+    "digits": lambda seed, image_size, target: open_digits(),
 }
 ON_DISK = (
     Kind("CIFAR-10 or CIFAR-100 (cifar-10-batches-py, cifar-100-python)", is_cifar, open_cifar),
@@ -43,17 +45,25 @@ ON_DISK = (
 )
 
 
-def open_data(source: str | Path, *, valid_share: float = 0.1, seed: int = 0, image_size: Size | None = None) -> Splits:
-    """Training, validation and test pictures of ``source``: an embedded dataset's name, a folder or a CSV file.
+def open_data(
+    source: str | Path,
+    *,
+    target: type[Targets] | None = None,
+    valid_share: float = 0.1,
+    seed: int = 0,
+    image_size: Size | None = None,
+) -> Splits:
+    """Open training, validation and test images of ``source``: an embedded dataset's name, a folder or a CSV file.
 
-    Where there is no validation split, ``valid_share`` of each class is held out, by ``seed``. Only Shapes, which are
-    drawn, ask for ``image_size``; other pictures come as they are. A folder that is called like an embedded dataset
-    is opened as ``./shapes/``.
+    ``target`` is the kind of targets that is needed, e.g. ``samples.Masks``; None takes what the data has. Where there
+    is no validation split, ``valid_share`` of each class is held out, by ``seed``. Only Shapes, which are drawn, ask
+    for ``image_size``; other images come as they are. A folder that is called like an embedded dataset is opened as
+    ``./shapes/``.
     """
     size = None if image_size is None else pair(image_size, "image_size")
     name, path = str(source), Path(source).expanduser()
     if name in EMBEDDED:
-        return hold_out(EMBEDDED[name](seed, size), valid_share, seed)
+        return hold_out(checked(EMBEDDED[name](seed, size, target), target, name), valid_share, seed)
     try:
         kind = next((kind for kind in ON_DISK if kind.recognises(path)), None)
         splits = kind.opens(path) if kind else None
@@ -61,7 +71,15 @@ def open_data(source: str | Path, *, valid_share: float = 0.1, seed: int = 0, im
         raise ValueError(f"cannot read {error.filename or path}: {error.strerror or error}") from None
     if splits is None:
         raise ValueError(unknown(name, path))
-    return hold_out(splits, valid_share, seed)
+    return hold_out(checked(splits, target, name), valid_share, seed)
+
+
+def checked(splits: Splits, target: type[Targets] | None, source: str) -> Splits:
+    """The splits, if they have the kind of targets that is needed."""
+    if target is not None and not can_learn(target, splits.train):
+        has = splits.train.target.words
+        raise ValueError(f"{source} has {has}, the task needs {target.words}; choose another task, or other data")
+    return splits
 
 
 def unknown(name: str, path: Path) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.base import Dataset, Indices
+from vitreous.data.base import Dataset, Indices, class_rows
+from vitreous.samples import Classes, MultiLabels
 
 #: What people call the parts of a dataset, in folders and in tables.
 SPLIT_NAMES = {"train": "train", "val": "valid", "valid": "valid", "validation": "valid", "test": "test"}
@@ -97,34 +98,41 @@ def hold_out(splits: Splits, share: float, seed: int) -> Splits:
 
 def held_out(dataset: Dataset, share: float, seed: int) -> NDArray[np.bool_]:
     """Which pictures to hold out: ``share`` of each class and at least one, but never the last one of a class."""
-    groups = rarest_labels(dataset) if dataset.multi_label else labels_of(dataset)
+    groups = strata(dataset)
     order = np.argsort(groups, kind="stable")
     starts = np.unique(groups[order], return_index=True)[1]
     held = np.zeros(len(dataset), dtype=np.bool_)
     for number, members in enumerate(np.split(order, starts[1:])):
         count = min(max(1, round(share * len(members))), len(members) - 1)
         held[np.random.default_rng([seed, number]).permutation(members)[:count]] = True
-    if dataset.multi_label:
+    if dataset.target is MultiLabels:
         keep_one_of_each(dataset, held)
     return held
+
+
+def strata(dataset: Dataset) -> Indices:
+    """A number per image; those with the same one are held out in the same share."""
+    if not issubclass(dataset.target, Classes):
+        return np.zeros(len(dataset), dtype=np.int64)
+    return rarest_labels(dataset) if dataset.target is MultiLabels else labels_of(dataset)
 
 
 def labels_of(dataset: Dataset) -> Indices:
     """The class of each picture: the one with the largest target."""
     every = np.arange(len(dataset))
     chunks = [every[start : start + CHUNK] for start in range(0, len(every), CHUNK)]
-    return np.concatenate([every[:0], *(dataset.targets(chunk).argmax(axis=1) for chunk in chunks)])
+    return np.concatenate([every[:0], *(class_rows(dataset, chunk).argmax(axis=1) for chunk in chunks)])
 
 
 def rarest_labels(dataset: Dataset) -> Indices:
     """Of each picture's labels the rarest, so that holding out by it is fair to rare ones; −1 where it has none."""
-    has = dataset.targets(np.arange(len(dataset))) > 0.5
+    has = class_rows(dataset, np.arange(len(dataset))) > 0.5
     rarity = np.where(has, has.sum(axis=0), len(dataset) + 1)
     return np.where(has.any(axis=1), rarity.argmin(axis=1), -1)
 
 
 def keep_one_of_each(dataset: Dataset, held: NDArray[np.bool_]) -> None:
     """Give back a picture of every label that would otherwise be held out altogether."""
-    has = dataset.targets(np.arange(len(dataset))) > 0.5
+    has = class_rows(dataset, np.arange(len(dataset))) > 0.5
     for label in np.flatnonzero(has.any(axis=0) & ~has[~held].any(axis=0)):
         held[np.flatnonzero(has[:, label])[0]] = False

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from vitreous.data.folder import Files
 from vitreous.data.splits import SPLIT_NAMES, Splits, need_two_classes, some
+from vitreous.samples import Classes, MultiLabels
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
 ANSWERS = {"1": 1.0, "0": 0.0, "-1": np.nan, "": np.nan, "nan": np.nan}
@@ -44,7 +45,7 @@ class Labelling:
 
     values: NDArray[np.generic]
     classes: list[str]
-    multi_label: bool
+    target: type[Classes]
     notes: tuple[str, ...] = ()
 
 
@@ -52,9 +53,9 @@ def open_table(path: Path) -> Splits:
     table = read_table(path)
     table, paths, notes = drop_missing(table)
     labelling = read_labels(table)
-    files = Files(paths, labelling.values, labelling.classes, multi_label=labelling.multi_label)
+    files = Files(paths, labelling.values, labelling.classes, target=labelling.target)
     rows = rows_of_splits(table)
-    if not labelling.multi_label:
+    if labelling.target is Classes:
         need_two_classes(labelling.classes, path)
         need_classes_in_training(path, labelling, rows)
     parts = {name: files.subset(own) for name, own in rows.items()}
@@ -127,7 +128,7 @@ def one_label(table: Table, name: str) -> Labelling:
         raise table.error(cells.index(""), "there is no label; give one, or remove the line")
     classes = in_order(set(cells))
     number = {label: index for index, label in enumerate(classes)}
-    return Labelling(np.array([number[cell] for cell in cells]), classes, multi_label=False)
+    return Labelling(np.array([number[cell] for cell in cells]), classes, Classes)
 
 
 def listed_labels(table: Table, name: str) -> Labelling:
@@ -139,7 +140,7 @@ def listed_labels(table: Table, name: str) -> Labelling:
     values = np.zeros((len(lists), len(classes)), dtype=np.float32)
     for row, labels in enumerate(lists):
         values[row, [number[label] for label in labels]] = 1
-    return Labelling(values, classes, multi_label=True)
+    return Labelling(values, classes, MultiLabels)
 
 
 def label_columns(table: Table) -> Labelling:
@@ -155,7 +156,7 @@ def label_columns(table: Table) -> Labelling:
     values = np.array([answers(table, name) for name in classes], dtype=np.float32).T
     left_out = [name for name in others if name not in classes]
     notes = (f"these columns are no labels: {some(left_out)}",) if left_out else ()
-    return Labelling(values, classes, multi_label=True, notes=notes)
+    return Labelling(values, classes, MultiLabels, notes)
 
 
 def is_label_column(cells: list[str]) -> bool:

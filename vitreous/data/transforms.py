@@ -1,16 +1,17 @@
-"""Pictures to tensors, as the model's spec says."""
+"""Images to tensors, as a model's spec says, or with random crops and flips for a training loop of one's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms import v2
 
+from vitreous.data.augment import fill_color, normalise
 from vitreous.data.pictures import standard
+from vitreous.data.view import View, evaluation_view
 from vitreous.spec import Preprocess, Spec
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -20,58 +21,47 @@ class HasSpec(Protocol):
     spec: Spec
 
 
-class PictureTransform:
-    """A Pillow image in any mode → a normalised float tensor (c, y, x)."""
+class ImageTransform:
+    """A Pillow image in any mode → a normalized float tensor (c, y, x)."""
 
     def __init__(self, preprocess: Preprocess, *, train: bool = False) -> None:
-        if preprocess.num_channels not in MODES:
-            raise ValueError(
-                f"pictures have 1, 3 or 4 channels, the model takes {preprocess.num_channels}; prepare tensors yourself"
-            )
-        self.mode = MODES[preprocess.num_channels]
-        self.steps = v2.Compose([*(augment(preprocess) if train else shrink(preprocess)), *normalise(preprocess)])
+        self.preprocess, self.train = preprocess, train
+        self.mode = mode_of(preprocess)
 
-    def __call__(self, picture: Image.Image) -> Tensor:
-        return self.steps(standard(picture).convert(self.mode))
+    def __call__(self, image: Image.Image) -> Tensor:
+        return self.seen(standard(image))[0]
+
+    def seen(self, image: Image.Image) -> tuple[Tensor, View]:
+        """The tensor, and the view that it shows of an image which is upright and in 8 bits already."""
+        image = image.convert(self.mode)
+        view = self.view((image.height, image.width))
+        pixels = view.image(image, fill_color(self.preprocess))
+        return normalise(pixels[None], self.preprocess)[0], view
+
+    def view(self, source: tuple[int, int]) -> View:
+        if not self.train:
+            return evaluation_view(source, self.preprocess)
+        size = self.preprocess.image_size
+        box = v2.RandomResizedCrop(size).make_params([torch.empty(1, *source)])
+        top, left, height, width = (float(box[name]) for name in ("top", "left", "height", "width"))
+        flipped = bool(torch.rand(1) < 0.5)
+        interpolation = self.preprocess.interpolation
+        return View(source, (top, left, height, width), size, size, flipped=flipped, interpolation=interpolation)
 
     def __repr__(self) -> str:
-        return f"PictureTransform({self.mode}, {self.steps})"
+        return f"ImageTransform({self.preprocess}, train={self.train})"
 
 
-def transforms(model: HasSpec | Preprocess, *, train: bool = False) -> PictureTransform:
+def mode_of(preprocess: Preprocess) -> str:
+    """Pillow's name for images of so many channels."""
+    if preprocess.num_channels not in MODES:
+        raise ValueError(
+            f"images have 1, 3 or 4 channels, the model takes {preprocess.num_channels}; prepare tensors yourself"
+        )
+    return MODES[preprocess.num_channels]
+
+
+def transforms(model: HasSpec | Preprocess, *, train: bool = False) -> ImageTransform:
     """The preprocessing a model expects: for evaluation, or with random crops and flips for training."""
     preprocess = model if isinstance(model, Preprocess) else model.spec.preprocess
-    return PictureTransform(preprocess, train=train)
-
-
-def shrink(preprocess: Preprocess) -> list[Callable[[Any], Any]]:
-    return [Cover(preprocess), v2.CenterCrop(list(preprocess.image_size))]
-
-
-class Cover:
-    """Resize with the aspect ratio kept, so that the crop covers ``crop_ratio`` of the tighter side."""
-
-    def __init__(self, preprocess: Preprocess) -> None:
-        self.least = [int(side / preprocess.crop_ratio) for side in preprocess.image_size]
-        self.interpolation = InterpolationMode(preprocess.interpolation)
-
-    def __call__(self, picture: Image.Image) -> Image.Image:
-        width, height = picture.size
-        if height * self.least[1] > width * self.least[0]:  # tall for the crop: the width decides
-            size = [int(self.least[1] * height / width), self.least[1]]
-        else:
-            size = [self.least[0], int(self.least[0] * width / height)]
-        return v2.functional.resize(picture, size, interpolation=self.interpolation)
-
-
-def augment(preprocess: Preprocess) -> list[v2.Transform]:
-    mode = InterpolationMode(preprocess.interpolation)
-    return [v2.RandomResizedCrop(preprocess.image_size, interpolation=mode), v2.RandomHorizontalFlip()]
-
-
-def normalise(preprocess: Preprocess) -> list[v2.Transform]:
-    return [
-        v2.ToImage(),
-        v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize(list(preprocess.mean), list(preprocess.std)),
-    ]
+    return ImageTransform(preprocess, train=train)

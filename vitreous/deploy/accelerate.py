@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, NoReturn, SupportsIndex, get_args
+from typing import Any, Literal, NoReturn, SupportsIndex, get_args
 
 import torch
 from jaxtyping import Float
@@ -26,12 +26,13 @@ import vitreous
 from vitreous import machine
 from vitreous.deploy.engine import Tell, sharing_copy
 from vitreous.deploy.native.convert import Choice
-from vitreous.deploy.race import WAYS, Engine, Job, Precision, Tried, attempt, check
-from vitreous.models.base import Backbone
+from vitreous.deploy.race import WAYS, EngineName, Job, Precision, Tried, attempt, check
+from vitreous.models.base import Model
 from vitreous.options import did_you_mean
+from vitreous.samples import Inputs
 from vitreous.spec import Spec
 
-Way = tuple[Engine, Precision]
+Way = tuple[EngineName, Precision]
 Example = Float[Tensor, "b c y x"] | Sequence[Float[Tensor, "b c y x"]]
 
 #: Ways that take long to prepare are only tried while no other is this many times as fast as the plain model.
@@ -50,7 +51,7 @@ class Report:
     remembered: bool
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> EngineName:
         return self.chosen.engine
 
     @property
@@ -89,22 +90,27 @@ class Accelerated(nn.Module):
     It holds copies of some weights and shares others: after training ``model`` further, accelerate it again.
     """
 
-    def __init__(self, model: Backbone, report: Report) -> None:
+    def __init__(self, model: Model, report: Report) -> None:
         super().__init__()
         self.report = report
         self._fast = (report.chosen.module,)
         self._model = (model,)  # in tuples, so that neither is a part of this module: it has no weights of its own
 
     @property
-    def model(self) -> Backbone:
+    def model(self) -> Model:
         return self._model[0]
 
     @property
     def spec(self) -> Spec:
         return self.model.spec
 
+    def outputs(self, inputs: Inputs) -> dict[str, Tensor]:
+        """What ``model.outputs`` gives, sooner; several heads come averaged."""
+        found = self(inputs.images)
+        return found if isinstance(found, dict) else {self.model.main_output: found}
+
     @torch.inference_mode()
-    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Any:
         self.model.check_images(images, smallest=(1, 1))
         fast = self._fast[0]
         assert fast is not None
@@ -118,12 +124,12 @@ class Accelerated(nn.Module):
 
 
 def accelerate(
-    model: Backbone,
+    model: Model,
     example: Example,
     precision: Precision | Literal["auto"] = "auto",
     *,
     tolerance: float = 0.02,
-    engines: Sequence[Engine] | None = None,
+    engines: Sequence[EngineName] | None = None,
     static: bool = False,
     fresh: bool = False,
     tell: Tell | None = None,
@@ -138,7 +144,7 @@ def accelerate(
     model, machine and versions; ``fresh`` forgets it. ``tell`` hears of progress.
     """
     examples = check_examples(model, example)
-    ways = check_ways(precision, get_args(Engine) if engines is None else engines)
+    ways = check_ways(precision, get_args(EngineName) if engines is None else engines)
     if not tolerance > 0:
         raise ValueError(f"tolerance must be above 0, got {tolerance}")
     plain = sharing_copy(model).eval()
@@ -205,8 +211,8 @@ def identity(job: Job, ways: list[Way]) -> str:
     return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
-def check_examples(model: Backbone, example: Example) -> list[Tensor]:
-    if not isinstance(model, Backbone):
+def check_examples(model: Model, example: Example) -> list[Tensor]:
+    if not isinstance(model, Model):
         raise ValueError(f"accelerate needs a Vitreous model, got {type(model).__name__}")
     if {parameter.device.type for parameter in model.parameters()} != {"cpu"}:
         raise ValueError("accelerate is for CPUs; move the model with model.cpu()")
@@ -227,8 +233,8 @@ def check_ways(precision: str, engines: Sequence[str]) -> list[Way]:
             f"precision must be one of {', '.join(known)}, got {precision!r}{did_you_mean(precision, known)}"
         )
     for engine in engines:
-        if engine not in get_args(Engine):
-            raise ValueError(f"unknown engine {engine!r}{did_you_mean(engine, get_args(Engine))}")
+        if engine not in get_args(EngineName):
+            raise ValueError(f"unknown engine {engine!r}{did_you_mean(engine, get_args(EngineName))}")
     ways = [way for way in WAYS if way[0] in engines and precision in ("auto", way[1])]
     if not ways:
         raise ValueError(f"none of the engines {', '.join(engines)} runs in {precision}")

@@ -1,21 +1,55 @@
-"""What the ways of running a model have in common."""
+"""Anything that runs a model: the model itself, or an accelerated one."""
 
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from torch import nn
+from torch import Tensor, nn
 
-Model = TypeVar("Model", bound=nn.Module)
+from vitreous.models.base import Model
+from vitreous.samples import Inputs
+from vitreous.spec import Spec
+from vitreous.weights.load import load
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 Tell = Callable[[str], None]  # hears what is being done, in a few words
+Wanted = Literal["eager", "auto"]
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Runs a model: prediction, evaluation and explanation need no more than this.
+
+    ``model`` is the plain model, for whatever needs its features, gradients or attention; a model is its own engine.
+    """
+
+    @property
+    def spec(self) -> Spec: ...
+
+    @property
+    def model(self) -> Model: ...
+
+    def outputs(self, inputs: Inputs) -> dict[str, Tensor]: ...
 
 
 class Unfit(ValueError):
     """Why an engine cannot run this model on this machine, in one line; another engine is tried."""
 
 
-def sharing_copy(model: Model) -> Model:
+def find_engine(source: Any, *, model: str | None = None) -> Engine:
+    """An engine as it is, or the model of a weights file."""
+    if isinstance(source, str | os.PathLike):
+        return load(source, model=model)
+    if isinstance(source, nn.Module) and not isinstance(source, Engine):
+        source = getattr(source, "_orig_mod", source)  # what torch.compile wraps
+    if not isinstance(source, Engine):
+        raise ValueError(f"a weights file, a Vitreous model or an accelerated one is needed, got {source!r:.80}")
+    return source
+
+
+def sharing_copy(model: AnyModule) -> AnyModule:
     """Modules of its own, to be taken apart, with the very same parameters and buffers."""
     return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vitreous.deploy.formats import FORMATS, Format, Metadata, Run, format_of
 from vitreous.deploy.tracing import root_cause, trace, why_fixed
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model
 from vitreous.options import checked_choice
 from vitreous.spec import Size, Spec, pair
 from vitreous.weights.files import FORMAT, VERSION, family_of
@@ -63,7 +63,7 @@ class Disagrees(ValueError):
 
 
 def export(
-    model: Backbone,
+    model: Model,
     path: str | os.PathLike[str],
     *,
     format: str | None = None,
@@ -81,7 +81,7 @@ def export(
     >>> export(model, "model.onnx").checks
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
-    if not isinstance(model, Backbone):
+    if not isinstance(model, Model):
         raise ValueError(f"export needs a Vitreous model, got {type(model).__name__}")
     if not batches or min(batches) < 1:
         raise ValueError(f"batches must be sizes to try, each at least 1, got {batches}")
@@ -122,7 +122,7 @@ def appearing(path: Path) -> Iterator[Path]:
 class Attempt:
     """A model on its way to a file."""
 
-    model: Backbone
+    model: Model
     format: Format
     path: Path
     image_size: Size
@@ -172,7 +172,7 @@ class Attempt:
 
 
 @torch.no_grad()
-def disagreement(model: Backbone, run: Run, batch: int, size: Size) -> float:
+def disagreement(model: Model, run: Run, batch: int, size: Size) -> float:
     """On seeded noise; infinite where the shapes differ or a number is none."""
     noise = torch.Generator().manual_seed(batch)
     images = torch.randn(batch, model.config.num_channels, *size, generator=noise)
@@ -185,7 +185,7 @@ def relative_error(given: Float[Tensor, "b k"], wanted: Float[Tensor, "b k"]) ->
     return float(errors.nan_to_num(nan=float("inf")).max())
 
 
-def describe(model: Backbone, image_size: Size, multiple_of: Size | None) -> dict[str, str]:
+def describe(model: Model, image_size: Size, multiple_of: Size | None) -> dict[str, str]:
     """Everything needed to prepare a picture and to name the answer, as JSON under a few keys."""
     preprocess = replace(model.spec.preprocess, image_size=image_size)
     values: dict[str, Any] = {

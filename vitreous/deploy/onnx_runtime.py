@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitreous.deploy.engine import Unfit
 from vitreous.deploy.formats import Run, check_onnx, quietly, run_onnx, to_onnx
 from vitreous.deploy.tracing import root_cause, trace
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model
 
 if TYPE_CHECKING:
     import onnx
@@ -31,7 +31,7 @@ class OnnxModel(nn.Module):
         return self.run(images.contiguous())
 
 
-def prepare(model: Backbone, example: Tensor, *, threads: int | None = None, int8: bool = False) -> OnnxModel:
+def prepare(model: Model, example: Tensor, *, threads: int | None = None, int8: bool = False) -> OnnxModel:
     """The model for any batch of images of the example's size, on as many threads as torch has now.
 
     ``int8`` quantises the weights of all matrix products, per channel, and their inputs as they come.

@@ -1,13 +1,13 @@
-"""A weights file and pictures in, classes or embeddings out."""
+"""A model and images in, typed predictions or embeddings out."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import numpy as np
 import torch
@@ -17,124 +17,129 @@ from torch import Tensor
 
 from vitreous.data.pictures import BadPicture, open_picture, standard
 from vitreous.data.transforms import transforms
+from vitreous.data.view import View
+from vitreous.deploy.accelerate import accelerate
+from vitreous.deploy.engine import Engine, Wanted, find_engine, sharing_copy
 from vitreous.memory import memory_kept
-from vitreous.models.base import Backbone
-from vitreous.weights.load import load
+from vitreous.samples import Inputs
+from vitreous.tasks.base import decoder_of
+from vitreous.tasks.predictions import Prediction
 
-Picture = str | os.PathLike[str] | Image.Image
+AnyImage = str | os.PathLike[str] | Image.Image
+Seen = tuple[Tensor, View]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """The best classes of one picture, best first, with their probabilities."""
-
-    classes: tuple[str, ...]
-    probabilities: tuple[float, ...]
-    indices: tuple[int, ...]
-
-    @property
-    def best(self) -> str:
-        return self.classes[0]
-
-    def __str__(self) -> str:
-        return ", ".join(f"{name} {share:.1%}" for name, share in zip(self.classes, self.probabilities, strict=True))
-
-
-@dataclass(frozen=True)
 class Skipped:
-    """A picture that could not be used, and why."""
+    """An image that could not be used, and why."""
 
     reason: str
 
 
 class Predictor:
-    """Answers for pictures, prepared as the model's file says.
+    """Predictions for images, prepared and decoded as the model's file says.
 
     >>> predictor = Predictor("cat.safetensors")
     >>> predictor("photo.jpg").best
     >>> predictor.embed("photo.jpg")          # the pooled features, of length 1
-    >>> for answer in predictor.predict_many(paths): ...     # batch by batch; embed_many likewise
+    >>> for found in predictor.predict_many(paths): ...     # batch by batch; embed_many likewise
 
-    ``model`` names the model of a foreign file, which does not tell: ``Predictor("deit.pth", model="deit_tiny_16")``.
+    ``source`` is a weights file, a model, or one that was accelerated; with ``engine="auto"`` a model on a CPU is
+    accelerated when the first batch comes. ``model`` names the model of a foreign file, which does not tell:
+    ``Predictor("deit.pth", model="deit_tiny_16")``.
     """
 
     def __init__(
         self,
-        source: str | os.PathLike[str] | Backbone,
+        source: str | os.PathLike[str] | Engine,
         *,
         model: str | None = None,
+        engine: Wanted = "eager",
         top: int = 5,
         batch_size: int = 32,
         device: str | None = None,
     ) -> None:
         if top < 1 or batch_size < 1:
             raise ValueError(f"top and batch_size must be at least 1, got top={top}, batch_size={batch_size}")
-        self.model = source if isinstance(source, Backbone) else load(source, model=model)
+        if engine not in get_args(Wanted):
+            raise ValueError(f"engine must be one of {', '.join(get_args(Wanted))}, got {engine!r}")
+        self.engine = find_engine(source, model=model)
+        self.model, self.top, self.batch_size = self.engine.model, top, batch_size
+        self.embedder: Engine | None = None
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.model.to(self.device).eval()
+        self.accelerates = engine == "auto" and self.device.type == "cpu" and self.engine is self.model
+        if self.engine is self.model:
+            self.model.to(self.device).eval()
         self.transform = transforms(self.model)
-        self.top = top
-        self.batch_size = batch_size
 
-    def __call__(self, picture: Picture) -> Prediction:
-        return self.predictions(self.logits(self.prepare(picture)[None]))[0]
+    def __call__(self, image: AnyImage) -> Prediction:
+        return self.predictions([self.prepare(image)])[0]
 
-    def embed(self, picture: Picture) -> NDArray[np.float32]:
-        return self.embeddings(self.prepare(picture)[None])[0]
+    def embed(self, image: AnyImage) -> NDArray[np.float32]:
+        return self.embeddings([self.prepare(image)])[0]
 
-    def predict_many(self, pictures: Iterable[Picture]) -> Iterator[Prediction | Skipped]:
-        """An answer for every picture, in order; one that cannot be opened is skipped with its reason."""
-        return self.many(pictures, lambda images: self.predictions(self.logits(images)))
+    def predict_many(self, images: Iterable[AnyImage]) -> Iterator[Prediction | Skipped]:
+        """A prediction for every image, in order; one that cannot be opened is skipped with its reason."""
+        return self.many(images, self.predictions)
 
-    def embed_many(self, pictures: Iterable[Picture]) -> Iterator[NDArray[np.float32] | Skipped]:
-        return self.many(pictures, lambda images: list(self.embeddings(images)))
+    def embed_many(self, images: Iterable[AnyImage]) -> Iterator[NDArray[np.float32] | Skipped]:
+        return self.many(images, self.embeddings)
 
-    def prepare(self, picture: Picture) -> Tensor:
-        if isinstance(picture, Image.Image):
-            return self.transform(standard(picture))
-        if not isinstance(picture, str | os.PathLike):
+    def prepare(self, image: AnyImage) -> Seen:
+        """What the model sees of an image, and how to lay its predictions back onto it."""
+        if isinstance(image, Image.Image):
+            return self.transform.seen(standard(image))
+        if not isinstance(image, str | os.PathLike):
             raise ValueError(
-                f"a picture is a path or a Pillow image, got {type(picture).__name__}; for several, predict_many"
+                f"an image is a path or a Pillow image, got {type(image).__name__}; for several, predict_many"
             )
         try:
-            return self.transform(open_picture(picture))
+            return self.transform.seen(open_picture(image))
         except BadPicture as error:
-            raise BadPicture(f"{picture}: {error}", error.reason) from None
+            raise BadPicture(f"{image}: {error}", error.reason) from None
 
     @torch.inference_mode()
-    def logits(self, images: Tensor) -> Tensor:
+    def predictions(self, seen: Sequence[Seen]) -> Sequence[Prediction]:
         if self.model.config.num_classes == 0:
             raise ValueError("this model has no classifier (num_classes is 0); embed gives its features")
-        return self.model(images.to(self.device)).float().cpu()
+        decoder = decoder_of(self.model.spec)
+        images = torch.stack([image for image, _ in seen]).to(self.device)
+        if self.accelerates:
+            self.engine, self.accelerates = accelerate(self.model, images), False
+        outputs = self.engine.outputs(Inputs(images))
+        return decoder.decode(outputs, self.model.spec, [view for _, view in seen], top=self.top)
 
     @torch.inference_mode()
-    def embeddings(self, images: Tensor) -> NDArray[np.float32]:
-        features = self.model.pooled(self.model.features(images.to(self.device)))
-        return torch.nn.functional.normalize(features.float(), dim=-1).cpu().numpy()
+    def embeddings(self, seen: Sequence[Seen]) -> Sequence[NDArray[np.float32]]:
+        images = torch.stack([image for image, _ in seen]).to(self.device)
+        if self.embedder is None:
+            self.embedder = self.make_embedder(images)
+        features = self.embedder.outputs(Inputs(images))["class"]
+        return list(torch.nn.functional.normalize(features.float(), dim=-1).cpu().numpy())
 
-    def predictions(self, logits: Tensor) -> list[Prediction]:
-        probabilities, indices = logits.softmax(-1).topk(min(self.top, logits.shape[-1]))
-        labels = self.model.spec.labels
-        return [
-            Prediction(tuple(labels[index] for index in row), tuple(shares), tuple(row))
-            for row, shares in zip(indices.tolist(), probabilities.tolist(), strict=True)
-        ]
+    def make_embedder(self, images: Tensor) -> Engine:
+        """The backbone without its heads, accelerated where the model is."""
+        backbone = sharing_copy(self.model.backbone)
+        backbone.reset_head(0)
+        backbone.eval()
+        plain = self.engine is self.model and not self.accelerates
+        return backbone if plain or len(backbone.head_names) > 1 else accelerate(backbone, images)
 
-    def many(self, pictures: Iterable[Picture], run: Callable[[Tensor], list[T]]) -> Iterator[T | Skipped]:
-        """Batch by batch; while the model works on one, threads open the pictures of the next."""
-        source = iter(pictures)
+    def many(self, images: Iterable[AnyImage], run: Callable[[Sequence[Seen]], Sequence[T]]) -> Iterator[T | Skipped]:
+        """Batch by batch; while the model works on one, threads open the images of the next."""
+        source = iter(images)
         with memory_kept(), ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as threads:
             ahead = [threads.submit(self.try_prepare, item) for item in islice(source, self.batch_size)]
             while ahead:
                 batch = [future.result() for future in ahead]
                 ahead = [threads.submit(self.try_prepare, item) for item in islice(source, self.batch_size)]
-                images = [item for item in batch if isinstance(item, Tensor)]
-                answers = iter(run(torch.stack(images)) if images else [])
-                yield from (next(answers) if isinstance(item, Tensor) else item for item in batch)
+                seen = [item for item in batch if not isinstance(item, Skipped)]
+                found = iter(run(seen) if seen else [])
+                yield from (item if isinstance(item, Skipped) else next(found) for item in batch)
 
-    def try_prepare(self, picture: Picture) -> Tensor | Skipped:
+    def try_prepare(self, image: AnyImage) -> Seen | Skipped:
         try:
-            return self.prepare(picture)
+            return self.prepare(image)
         except BadPicture as error:
             return Skipped(error.reason)

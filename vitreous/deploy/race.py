@@ -19,10 +19,10 @@ from vitreous.deploy.native import build, calibrate, engine, fallback
 from vitreous.deploy.native.convert import Choice
 from vitreous.deploy.native.linear import Kind, rules
 from vitreous.deploy.shortcuts import answer_only
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model
 
 Precision = Literal["fp32", "bf16", "int16", "int8"]
-Engine = Literal["eager", "native", "inductor", "onnxruntime"]
+EngineName = Literal["eager", "native", "inductor", "onnxruntime"]
 
 #: float32 is not rounded to less: what differs is the order of the sums.
 EXACT = 1e-4
@@ -33,7 +33,7 @@ SECONDS = 1.0  # that a comparison of two ways may take, at least three rounds
 class Job:
     """What is to be run, and how far its logits may be off, relative to their length."""
 
-    model: Backbone
+    model: Model
     examples: Sequence[Float[Tensor, "b c y x"]]
     tolerance: float
     static: bool = False
@@ -48,7 +48,7 @@ class Job:
 class Tried:
     """One way to run the model, and what came of it; ``module`` is None where it is out, for the reason given."""
 
-    engine: Engine
+    engine: EngineName
     precision: Precision
     module: nn.Module | None = field(default=None, repr=False, compare=False)
     reason: str = ""
@@ -101,7 +101,7 @@ def run_onnx(job: Job, precision: Precision) -> Tried:
 
 
 #: In the order in which they are tried: quick to prepare first.
-WAYS: dict[tuple[Engine, Precision], Callable[[Job, Precision], Tried]] = {
+WAYS: dict[tuple[EngineName, Precision], Callable[[Job, Precision], Tried]] = {
     ("eager", "fp32"): run_eager,
     ("native", "fp32"): run_native,
     ("native", "bf16"): run_native,
@@ -114,7 +114,7 @@ WAYS: dict[tuple[Engine, Precision], Callable[[Job, Precision], Tried]] = {
 }
 
 
-def attempt(job: Job, way: tuple[Engine, Precision]) -> Tried:
+def attempt(job: Job, way: tuple[EngineName, Precision]) -> Tried:
     """One way: prepared, compared with the plain model, and timed against it."""
     tried = check(job, way)
     if tried.module is None:
@@ -123,7 +123,7 @@ def attempt(job: Job, way: tuple[Engine, Precision]) -> Tried:
 
 
 @torch.inference_mode()
-def check(job: Job, way: tuple[Engine, Precision]) -> Tried:
+def check(job: Job, way: tuple[EngineName, Precision]) -> Tried:
     """One way: prepared, and compared with the plain model."""
     name, precision = way
     job.tell(f"{name}, {precision}")
@@ -140,7 +140,10 @@ def check(job: Job, way: tuple[Engine, Precision]) -> Tried:
 
 
 def relative_error(job: Job, module: nn.Module, images: Float[Tensor, "b c y x"]) -> float:
-    return fallback.relative_error(module(images), job.model(images))
+    found, wanted = module(images), job.model(images)
+    if isinstance(wanted, dict):
+        return max(fallback.relative_error(found[name], wanted[name]) for name in wanted)
+    return fallback.relative_error(found, wanted)
 
 
 def batches(examples: Sequence[Tensor]) -> list[Tensor]:

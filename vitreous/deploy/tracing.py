@@ -7,7 +7,7 @@ from torch.export import Dim, ExportedProgram, export
 
 from vitreous.deploy.formats import quietly
 from vitreous.layers.window import WindowAttention
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model
 from vitreous.models.hybrid_resnet import HybridResNet
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT
@@ -21,7 +21,7 @@ QUICK = (ViT, XCiT, ResNet, HybridResNet)
 
 
 @torch.no_grad()
-def trace(model: Backbone, image_size: Size, *, any_size: bool = False) -> ExportedProgram:
+def trace(model: Model, image_size: Size, *, any_size: bool = False) -> ExportedProgram:
     """The graph for images of ``image_size``, or of whatever multiple of the coarsest stride from two cells on."""
     axes = {0: Dim("batch", min=1, max=LARGEST_BATCH)}
     if any_size:
@@ -34,7 +34,7 @@ def trace(model: Backbone, image_size: Size, *, any_size: bool = False) -> Expor
         return export(model, (images,), dynamic_shapes=(axes,), strict=False)
 
 
-def why_fixed(model: Backbone, image_size: Size) -> str:
+def why_fixed(model: Model, image_size: Size) -> str:
     """Why a model is traced for ``image_size`` alone; empty where any height and width may do."""
     (down, across), (height, width) = model.strides[-1], image_size
     if height % down or width % across or height < 2 * down or width < 2 * across:

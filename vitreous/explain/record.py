@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from vitreous.explain.recorder import OF_ATTENTION, NoAttention, Recorder, Reduce, What
 from vitreous.explain.trace import Trace
 from vitreous.layers.attention import Seam
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model
 from vitreous.options import did_you_mean
 
 #: Reductions by name, each applied as soon as a layer has run, so that only its result is held.
@@ -33,7 +33,7 @@ REDUCTIONS: dict[str, Reduce] = {
 
 @contextmanager
 def record(
-    model: Backbone,
+    model: Model,
     layers: Sequence[str] | str | None = None,
     *,
     what: What | Sequence[What] = "weights",
@@ -90,13 +90,13 @@ def check_reduce(reduce: str | Reduce | None, *, gradients: bool) -> Reduce | No
     return reduce
 
 
-def plain(model: nn.Module) -> Backbone:
+def plain(model: nn.Module) -> Model:
     """The model itself, or the one inside a compiled or accelerated wrapper, which must be called in its stead."""
-    if isinstance(model, Backbone):
+    if isinstance(model, Model):
         return model
     for attribute in ("model", "_orig_mod"):
         inner = getattr(model, attribute, None)
-        if isinstance(inner, Backbone):
+        if isinstance(inner, Model):
             warnings.warn(
                 f"a {type(model).__name__} cannot be looked into; call trace.model, the plain model that is recorded",
                 stacklevel=4,
@@ -105,7 +105,7 @@ def plain(model: nn.Module) -> Backbone:
     raise ValueError(f"record needs a Vitreous model, got {type(model).__name__}")
 
 
-def watch_images(model: Backbone, trace: Trace) -> RemovableHandle:
+def watch_images(model: Model, trace: Trace) -> RemovableHandle:
     """What the first part of the model is given, whether the model is called or its ``features``.
 
     Hooks here are torch's global ones, which leave the model as it is: a copy of it is not watched.
@@ -143,12 +143,12 @@ def put_back(owner: nn.Module, attribute: str, seam: Seam) -> None:
 Place = tuple[nn.Module, str, Seam]
 
 
-def named_blocks(model: Backbone) -> Iterator[tuple[str, nn.Module]]:
+def named_blocks(model: Model) -> Iterator[tuple[str, nn.Module]]:
     for index, block in enumerate(model.blocks()):
         yield f"blocks.{index}", block
 
 
-def find_seams(model: Backbone) -> dict[str, Place]:
+def find_seams(model: Model) -> dict[str, Place]:
     """Every seam with its owner, named by its block, and by its path too when the block has several."""
     seams: dict[str, Place] = {}
     owners: set[nn.Module] = set()

@@ -25,8 +25,8 @@ def class_attention(
 ) -> Float[Tensor, "b h y x"]:
     """C(k) = w(class, k), or the mean of w(q, k) over the tokens q that the classifier reads: what the answer looks at.
 
-    ``rows`` are those tokens (``model.answering(num_prefix)``): the class token, and DeiT's distillation token with it,
-    or the cells, which may be pooled although there are prefix tokens. None takes the first token where there are any.
+    ``rows`` are those tokens (``model.read_tokens(num_prefix)``): the class token, with DeiT's distillation token, or
+    the cells, which may be pooled although there are prefix tokens. None takes the first token where there are any.
     Weight on prefix tokens is not shown, so that a map may sum to less than 1.
     """
     return on_grid(answering_row(whole, num_prefix, rows), grid, num_prefix)

@@ -18,7 +18,7 @@ from vitreous.explain import rollout as flow
 from vitreous.explain.recorder import Attention, NoAttention
 from vitreous.layers.layout import Channels, Grouped
 from vitreous.layers.position import Grid
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model
 from vitreous.options import did_you_mean
 from vitreous.spec import Size
 
@@ -28,7 +28,7 @@ LaidOut = Callable[[Attention], Tensor]
 class Trace(Mapping[str, Attention]):
     """What the last forward pass did, by layer: ``trace["blocks.3"].weights``, ``trace.norms["blocks.3"]``."""
 
-    def __init__(self, model: Backbone, layers: Sequence[str] = ()) -> None:
+    def __init__(self, model: Model, layers: Sequence[str] = ()) -> None:
         self.model = model
         self.layers = tuple(layers)
         self.stream: dict[str, Tensor] = {}
@@ -123,7 +123,7 @@ class Trace(Mapping[str, Attention]):
 
     def rows(self, block: str | None = None) -> slice:
         """The tokens of a block that the classifier reads in the end."""
-        return self.model.answering(self.cells(block)[1])
+        return self.model.read_tokens(self.cells(block)[1])
 
     def check_one_grid(self) -> None:
         """Before anything large is laid out."""

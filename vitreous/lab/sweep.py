@@ -126,8 +126,8 @@ def without_residuals(model: Backbone) -> None:
         setattr(block, "forward", partial(branches_only, block))  # noqa: B010 - mypy lets nobody assign to a method
 
 
-def branches_only(block: PreNormBlock, x: Tensor, grid: Grid | None, num_prefix: int = 0, *read: slice) -> Tensor:
-    mixed: Tensor = block.mixer(block.norm1(x), grid, num_prefix, *read)
+def branches_only(block: PreNormBlock, x: Tensor, grid: Grid | None, num_prefix: int = 0) -> Tensor:
+    mixed: Tensor = block.mixer(block.norm1(x), grid, num_prefix)
     answer: Tensor = block.mlp(block.norm2(mixed))
     return answer
 

@@ -22,10 +22,9 @@ from vitreous.data.sources import open_data
 from vitreous.lab.sweep import RUNS, Pair, Run, base, pairs, seeds
 from vitreous.lab.trial import Trial
 from vitreous.lab.workers import side_by_side
-from vitreous.models.base import Backbone
-from vitreous.runs.prepare import preprocess_of
+from vitreous.models.base import Backbone, Model
+from vitreous.runs.prepare import spec_of
 from vitreous.runs.recipe import Recipe
-from vitreous.spec import Labels, Spec
 from vitreous.train.loop import Diverged, Trainer
 from vitreous.train.parallel import World
 from vitreous.weights.files import read, save, write_atomically
@@ -55,6 +54,7 @@ class Trained:
         assert file.spec is not None
         with torch.random.fork_rng(devices=[]):  # first weights are drawn, only to be replaced
             model = self.recipe.model.override(num_classes=len(file.spec.labels.names)).build()
+        assert isinstance(model, Backbone)
         model.load_state_dict(file.tensors)
         model.spec = file.spec
         if self.run.change is not None:
@@ -188,8 +188,9 @@ def prepare(run: Run, recipe: Recipe, data: Dataset, valid: Dataset, folder: Pat
     """The model as the recipe says, changed where the run says so, with all that it takes to train it."""
     torch.manual_seed(recipe.train.seed)
     model = recipe.model.override(num_classes=len(data.classes)).build()
-    model.spec = Spec(preprocess_of(model, data, False), Labels(data.classes))
+    model.spec = spec_of(model, data, recipe.task, pretrained=False)
     if run.change is not None:
+        assert isinstance(model, Backbone)
         run.change(model)
     return Trainer(
         model,
@@ -204,11 +205,10 @@ def prepare(run: Run, recipe: Recipe, data: Dataset, valid: Dataset, folder: Pat
 
 
 def accuracy(trainer: Trainer, data: Dataset) -> float:
-    logits, targets, *_ = trainer.predict(data)
-    return float((logits.argmax(1) == targets.argmax(1)).mean())
+    return float(trainer.measure(data).meter.result()["accuracy"])
 
 
-def plain(model: Backbone) -> Backbone:
+def plain(model: Model) -> Model:
     """The same weights in a model that nothing was changed in."""
     fresh = model.config.build()
     fresh.load_state_dict(model.state_dict())

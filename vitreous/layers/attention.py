@@ -145,22 +145,16 @@ class SelfAttention(nn.Module):
         self.proj = nn.Linear(dim, dim, bias=proj_bias)
         self.drop = nn.Dropout(drop_rate)
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0, read: slice | None = None
-    ) -> Float[Tensor, "b r d"]:
-        """With ``read`` only those tokens ask, of all; where positions are in the attention, all have to."""
-        return self.drop(self.proj(self.look(x, grid, num_prefix, read)))
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        return self.drop(self.proj(self.look(x, grid, num_prefix)))
 
-    def look(
-        self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int, read: slice | None = None
-    ) -> Float[Tensor, "b r d"]:
-        """What the heads have found, side by side, before it is projected."""
-        q, k, v = self.heads(x) if read is None else self.heads_of(x, read)
+    def look(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int) -> Float[Tensor, "b n d"]:
+        """The heads' outputs side by side, before the projection."""
+        q, k, v = self.heads(x)
         if self.rotary is not None:
             q, k = self.rotary(q, grid, num_prefix), self.rotary(k, grid, num_prefix)
         bias = self.relative(grid, num_prefix) if self.relative is not None else None
-        layout = Layout(grid if read is None else None, grid, num_prefix)
-        out = self.attend(q, k, v, bias=bias, layout=layout)
+        out = self.attend(q, k, v, bias=bias, layout=Layout(grid, grid, num_prefix))
         return rearrange(out, "b h n k -> b n (h k)")
 
     def heads(self, x: Float[Tensor, "b n d"]) -> tuple[Tensor, Tensor, Tensor]:
@@ -168,20 +162,6 @@ class SelfAttention(nn.Module):
         one copy and not in two."""
         qkv = rearrange(self.qkv(x), "b n (three h k) -> b n three h k", three=3, h=self.num_heads)
         q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
-        return q, k, v
-
-    def few_can_ask(self) -> bool:
-        """Not where positions are in the attention, nor where its parts have been exchanged for others."""
-        plain = type(self.qkv) is nn.Linear and type(self.attend) is Attend
-        return plain and self.relative is None and self.rotary is None
-
-    def heads_of(self, x: Float[Tensor, "b n d"], read: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries of some tokens, keys and values of all."""
-        sizes = x.shape[-1], 2 * x.shape[-1]
-        asking, answering = self.qkv.weight.split(sizes)
-        bias, other_bias = (None, None) if self.qkv.bias is None else self.qkv.bias.split(sizes)
-        q = rearrange(F.linear(x[:, read], asking, bias), "b r (h k) -> b h r k", h=self.num_heads)
-        k, v = rearrange(F.linear(x, answering, other_bias), "b n (two h k) -> two b h n k", two=2, h=self.num_heads)
         return q, k, v
 
 

@@ -40,15 +40,8 @@ class Block(nn.Module):
 class PreNormBlock(Block):
     """x + F(norm(x)): the residual stream is never normalised, so a final norm must follow the last block."""
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0, read: slice | None = None
-    ) -> Float[Tensor, "b r d"]:
-        """With ``read`` only those tokens ask and are returned; the mixer must be able to do that."""
-        normed = self.norm1(x)
-        if read is None:
-            x = x + self.drop_path(self.scale1(self.mixer(normed, grid, num_prefix)))
-        else:
-            x = x[:, read] + self.drop_path(self.scale1(self.mixer(normed, grid, num_prefix, read)))
+    def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        x = x + self.drop_path(self.scale1(self.mixer(self.norm1(x), grid, num_prefix)))
         return x + self.drop_path(self.scale2(self.mlp(self.norm2(x))))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from typing import Any
+from typing import Any, overload
 
 from vitreous.models import (
     coatnet,
@@ -20,15 +20,16 @@ from vitreous.models import (
     pvt_v2,
     pyramid,
     resnet,
+    segmenter,
     swin,
     vit,
     xcit,
 )
-from vitreous.models.base import Backbone, Config
+from vitreous.models.base import Backbone, Config, Model, ModelConfig
 from vitreous.options import did_you_mean
 
 #: Configs that a weights file may name.
-FAMILIES: dict[str, type[Config]] = {
+FAMILIES: dict[str, type[ModelConfig]] = {
     "vit": vit.ViTConfig,
     "pyramid": pyramid.PyramidConfig,
     "resnet": resnet.ResNetConfig,
@@ -46,6 +47,7 @@ FAMILIES: dict[str, type[Config]] = {
     "fastvit": fastvit.FastViTConfig,
     "metaformer": metaformer.MetaFormerConfig,
     "hybrid": hybrid.HybridConfig,
+    "segmenter": segmenter.SegmenterConfig,
 }
 
 MODELS: dict[str, Config] = {
@@ -74,7 +76,15 @@ def list_models(pattern: str = "*") -> list[str]:
     return [name for name in MODELS if fnmatch.fnmatchcase(name, pattern)]
 
 
-def create_model(model: str | Config, **overrides: Any) -> Backbone:
+@overload
+def create_model(model: str | Config, **overrides: Any) -> Backbone: ...
+
+
+@overload
+def create_model(model: ModelConfig, **overrides: Any) -> Model: ...
+
+
+def create_model(model: str | ModelConfig, **overrides: Any) -> Model:
     """A freshly initialised model, by name or by config, with any of the config's fields overridden.
 
     >>> create_model("vit_tiny_16", num_classes=10, image_size=(64, 96), num_channels=1)
@@ -82,8 +92,16 @@ def create_model(model: str | Config, **overrides: Any) -> Backbone:
     return find_config(model).override(**overrides).build()
 
 
-def find_config(model: str | Config) -> Config:
-    if isinstance(model, Config):
+@overload
+def find_config(model: str | Config) -> Config: ...
+
+
+@overload
+def find_config(model: str | ModelConfig) -> ModelConfig: ...
+
+
+def find_config(model: str | ModelConfig) -> ModelConfig:
+    if isinstance(model, ModelConfig):
         return model
     if not isinstance(model, str):
         raise ValueError(f"a model is given by name or by config, got {model!r}")

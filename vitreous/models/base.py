@@ -1,11 +1,15 @@
-"""The contract that every backbone keeps, so that training, cost, recording and export need to know only this.
+"""The contract that every model keeps, so that training, cost, recording, saving and export need to know only this.
+
+outputs  = model.outputs(inputs)      what a task works with, by name: {"class": (b, k)}, {"masks": (b, k, y, x)} …
+model.blocks()                        the repeated units in order: what is checkpointed, sharded, compiled;
+                                      "blocks.3" names the fourth of them, in every family
+model.config, model.spec              how it was built; how images are prepared, what classes and outputs mean
+
+A backbone is a model that classifies, and whose features others build on:
 
 logits   = model(images)              one tensor (b, classes), or (b, d) when num_classes is 0
 features = model.features(images)     tokens with their grid, and maps with strides, finest first
 heads    = model.heads(features)      every head's output by name; forward averages them
-model.blocks()                        the repeated units in order: what is checkpointed, sharded, compiled;
-                                      "blocks.3" names the fourth of them, in every family
-model.config, model.spec              how it was built; how pictures are prepared, what classes are called
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -20,11 +25,12 @@ from torch import Tensor, nn
 from vitreous.layers.init import trunc_normal_
 from vitreous.layers.position import Grid
 from vitreous.options import Options
+from vitreous.samples import Inputs
 from vitreous.spec import Labels, Preprocess, Size, Spec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Options, ABC):
+class ModelConfig(Options, ABC):
     """How to build one model. Families add their fields; every instance checks its own values."""
 
     image_size: Size = (224, 224)
@@ -37,8 +43,16 @@ class Config(Options, ABC):
             raise ValueError(f"num_channels must be at least 1, got {self.num_channels}")
 
     @abstractmethod
-    def build(self) -> Backbone:
+    def build(self) -> Model:
         """The model, freshly initialised."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ModelConfig, ABC):
+    """How to build one backbone."""
+
+    @abstractmethod
+    def build(self) -> Backbone: ...
 
 
 @dataclass(frozen=True)
@@ -62,45 +76,51 @@ class Features:
     maps: tuple[FeatureMap, ...]
 
 
-class Backbone(nn.Module, ABC):
-    """A vision model. A family implements :meth:`features`, :meth:`pooled` and :meth:`blocks`, and owns a ``head``."""
+class Model(nn.Module, ABC):
+    """Images in, named outputs out. A family implements :meth:`outputs` and :meth:`blocks`, and owns its heads."""
 
+    #: The output that ``forward`` gives where it is a single tensor.
+    main_output: str = "class"
+    #: Names of the attributes that hold a head, whose parameters depend on the classes.
+    head_names: tuple[str, ...] = ("head",)
     #: Stride in pixels and width of each map that ``features`` returns, known without running the model.
     strides: tuple[Size, ...]
     dims: tuple[int, ...]
-    #: Names of the attributes that hold a classifier.
-    head_names: tuple[str, ...] = ("head",)
-    head: nn.Module
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.spec = Spec(Preprocess(image_size=config.image_size).with_channels(config.num_channels))
 
     @abstractmethod
-    def features(self, images: Float[Tensor, "b c y x"]) -> Features: ...
-
-    @abstractmethod
-    def pooled(self, features: Features) -> Float[Tensor, "b d"]:
-        """One vector per image: what the classifier sees."""
+    def outputs(self, inputs: Inputs) -> dict[str, Tensor]: ...
 
     @abstractmethod
     def blocks(self) -> list[nn.Module]: ...
 
-    def answering(self, num_prefix: int) -> slice:
-        """Which tokens the classifiers read, of so many prefix tokens and the cells behind them."""
-        return slice(0, 1) if num_prefix else slice(0, None)
+    @property
+    def model(self) -> Model:
+        """Itself: a model is the plainest engine to run it with (``deploy/engine.py``)."""
+        return self
 
-    def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
-        return {"class": self.head(self.pooled(features))}
+    @property
+    @abstractmethod
+    def backbone(self) -> Backbone:
+        """The part that turns images into features: itself, for a model that is nothing else."""
 
-    def answers(self, images: Float[Tensor, "b c y x"]) -> dict[str, Float[Tensor, "b k"]]:
-        """Every head's logits and nothing else: a family may leave out what they do not need."""
-        return self.heads(self.features(images))
+    @abstractmethod
+    def make_head(self, num_classes: int) -> nn.Module: ...
 
-    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
-        first, *others = self.answers(images).values()
-        return sum(others, first) / (1 + len(others)) if others else first
+    def features(self, images: Float[Tensor, "b c y x"]) -> Features:
+        return self.backbone.features(images)
+
+    def read_tokens(self, num_prefix: int) -> slice:
+        """The tokens that the heads read, of so many prefix tokens and the cells behind them."""
+        return slice(num_prefix, None)
+
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Any:
+        """The outputs for images alone; a family may return its main output instead."""
+        return self.outputs(Inputs(images))
 
     def reset_head(self, num_classes: int) -> None:
         """A fresh classifier in every head, with classes yet to be named; 0 classes leave the pooled features."""
@@ -109,9 +129,6 @@ class Backbone(nn.Module, ABC):
         for name in self.head_names:
             setattr(self, name, self.make_head(num_classes).to(like.device, like.dtype))
         self.spec = replace(self.spec, labels=Labels())
-
-    def make_head(self, num_classes: int) -> nn.Module:
-        return classifier(self.dims[-1], num_classes)
 
     def name_classes(self, names: Iterable[str]) -> None:
         """Remember what the classes are called; one name per class."""
@@ -135,6 +152,47 @@ class Backbone(nn.Module, ABC):
                 f"images of {images.shape[2]}×{images.shape[3]} pixels are smaller than one patch "
                 f"({smallest[0]}×{smallest[1]}); enlarge them or choose a smaller patch_size"
             )
+
+
+class Backbone(Model):
+    """A classifier on features. A family implements :meth:`features`, :meth:`pooled` and :meth:`blocks`, and owns a
+    ``head``."""
+
+    head: nn.Module
+    config: Config
+
+    @abstractmethod
+    def features(self, images: Float[Tensor, "b c y x"]) -> Features: ...
+
+    @abstractmethod
+    def pooled(self, features: Features) -> Float[Tensor, "b d"]:
+        """One vector per image: what the classifier sees."""
+
+    @property
+    def backbone(self) -> Backbone:
+        return self
+
+    def read_tokens(self, num_prefix: int) -> slice:
+        """The tokens that the heads read, of so many prefix tokens and the cells behind them."""
+        return slice(0, 1) if num_prefix else slice(0, None)
+
+    def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
+        return {"class": self.head(self.pooled(features))}
+
+    def outputs(self, inputs: Inputs) -> dict[str, Float[Tensor, "b k"]]:
+        return self.heads(self.features(inputs.images))
+
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+        return combine(self.outputs(Inputs(images)))
+
+    def make_head(self, num_classes: int) -> nn.Module:
+        return classifier(self.dims[-1], num_classes)
+
+
+def combine(heads: dict[str, Float[Tensor, "b k"]]) -> Float[Tensor, "b k"]:
+    """The mean of several heads' logits."""
+    first, *others = heads.values()
+    return sum(others, first) / (1 + len(others)) if others else first
 
 
 def classifier(dim: int, num_classes: int) -> nn.Module:

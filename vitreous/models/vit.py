@@ -24,9 +24,8 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
-from vitreous.layers.attention import Full, SelfAttention, check_heads
+from vitreous.layers.attention import Full, check_heads
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.drop import TokenDrop
 from vitreous.layers.init import init_deit, init_vit
@@ -134,32 +133,15 @@ class ViT(Backbone):
         return torch.cat([token.expand(images.shape[0], -1, -1) for token in prefix] + [patches], dim=1)
 
     def features(self, images: Float[Tensor, "b c y x"]) -> Features:
-        return self.see(images, None)
-
-    def answers(self, images: Float[Tensor, "b c y x"]) -> dict[str, Float[Tensor, "b k"]]:
-        return self.heads(self.see(images, self.asking()))
-
-    def asking(self) -> slice | None:
-        """The tokens that alone have to ask in the last block when only logits are wanted; None if all have to, or if
-        somebody looks at them."""
-        read, last = self.answering(self.num_prefix), self.layers[-1]
-        if read.stop is None or type(last) is not PreNormBlock or type(last.mixer) is not SelfAttention:
-            return None
-        return read if last.mixer.few_can_ask() and not watched(last) else None
-
-    def see(self, images: Float[Tensor, "b c y x"], read: slice | None) -> Features:
-        """All tokens, or only those that are ``read``."""
         self.check_images(images, smallest=self.config.patch_size)
         size, num_prefix = grid_of((images.shape[2], images.shape[3]), self.config.patch_size), self.num_prefix
         x = self.token_drop(self.drop(self.embed(images, size)), num_prefix)
         grid = size if x.shape[1] == num_prefix + size[0] * size[1] else None
-        *layers, last = self.layers
-        for layer in layers:
+        for layer in self.layers:
             x = layer(x, grid, num_prefix)
-        x = last(x, grid, num_prefix) if read is None else last(x, grid, num_prefix, read)
         if self.config.final_norm == "tokens":
             x = self.norm(x)
-        return Features(x, grid, num_prefix, self.maps(x, grid) if read is None else ())
+        return Features(x, grid, num_prefix, self.maps(x, grid))
 
     def maps(self, x: Float[Tensor, "b n d"], grid: Grid | None) -> tuple[FeatureMap, ...]:
         if grid is None:
@@ -175,7 +157,7 @@ class ViT(Backbone):
             pooled = patches.mean(dim=1) if self.config.pool == "mean" else patches.amax(dim=1)
         return self.norm(pooled) if self.config.final_norm == "pooled" else pooled
 
-    def answering(self, num_prefix: int) -> slice:
+    def read_tokens(self, num_prefix: int) -> slice:
         return slice(0, 1 + self.config.distilled) if self.config.pool == "class" else slice(num_prefix, None)
 
     def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
@@ -186,21 +168,6 @@ class ViT(Backbone):
 
     def blocks(self) -> list[nn.Module]:
         return list(self.layers)
-
-
-def watched(block: nn.Module) -> bool:
-    """Whether hooks see what the parts of a block are given and give, or another forward stands in for one of theirs.
-
-    One that stands in for the block's own, as checkpointing does, is told how many tokens are read.
-    """
-    return bool(_has_any_global_hook()) or any(
-        part._forward_pre_hooks
-        or part._forward_hooks
-        or part._backward_pre_hooks
-        or part._backward_hooks
-        or ("forward" in vars(part) and part is not block)
-        for part in block.modules()
-    )
 
 
 def make_position(config: ViTConfig, grid: Grid) -> Learned | LearnedAxes | SinCos | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from vitreous.data.augment import Augment
-from vitreous.data.base import Dataset, Pictures, Pixels
+from vitreous.data.base import ArrayDataset, Dataset, FileDataset
+from vitreous.data.pack import as_picture
 from vitreous.data.pictures import BadPicture
 from vitreous.data.sources import open_data
 from vitreous.models import find_config
@@ -16,6 +17,7 @@ from vitreous.models.base import Config
 from vitreous.models.vit import ViTConfig
 from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.spec import Size
+from vitreous.samples import MultiLabels
 from vitreous.tasks.base import Task
 from vitreous.tasks.classify import Classify
 from vitreous.tasks.multilabel import MultiLabel
@@ -38,12 +40,13 @@ def choose(source: str, model: str = "", weights: str = "") -> tuple[Recipe, lis
     data = open_data(source).train
     choices: list[Choice] = []
     config = choose_model(data, model, weights, choices)
-    if isinstance(data, Pixels):
+    if isinstance(data, ArrayDataset):
         config = config.override(num_channels=data.num_channels)
     train = choose_training(len(data), bool(weights), config, choices)
     augment = choose_augmentation(data, config, bool(weights), choices)
-    task: Task = MultiLabel() if data.multi_label else Classify(smoothing=0.1)
-    reason = "pictures carry several labels" if data.multi_label else "each picture has one label"
+    several = data.target is MultiLabels
+    task: Task = MultiLabel() if several else Classify(smoothing=0.1)
+    reason = "images carry several labels" if several else "each image has one label"
     choices.append(Choice("task", type(task).__name__, reason))
     return Recipe(config, DataConfig(source), augment, task, train, weights), choices
 
@@ -84,6 +87,8 @@ def model_of(weights: str) -> Config:
     config = read(weights).config
     if config is None:
         raise ValueError(f"{weights} does not say which model it belongs to; name it with --model, e.g. deit_tiny_16")
+    if not isinstance(config, Config):
+        raise ValueError(f"{weights} holds no backbone to start from; give a recipe with its model")
     return config
 
 
@@ -108,13 +113,13 @@ def smaller_patches(config: Config, choices: list[Choice]) -> Config:
 
 def typical_side(data: Dataset, sample: int = 64) -> int:
     """The median of the shorter sides."""
-    if isinstance(data, Pixels):
+    if isinstance(data, ArrayDataset):
         return min(data.image_size)
-    assert isinstance(data, Pictures)
+    assert isinstance(data, FileDataset)
     sides = []
     for index in np.linspace(0, len(data) - 1, min(sample, len(data))).astype(int):
         try:
-            sides.append(min(data.picture(int(index)).size))
+            sides.append(min(as_picture(data, int(index)).size))
         except BadPicture:
             continue
     if not sides:
@@ -141,7 +146,7 @@ def choose_training(number: int, pretrained: bool, config: Config, choices: list
 
 
 def choose_augmentation(data: Dataset, config: Config, pretrained: bool, choices: list[Choice]) -> Augment:
-    same = isinstance(data, Pixels) and data.image_size == config.image_size and min(data.image_size) <= 64
+    same = isinstance(data, ArrayDataset) and data.image_size == config.image_size and min(data.image_size) <= 64
     if same:
         pad = max(1, min(config.image_size) // 8)
         choices.append(Choice("crops", f"shifted by up to {pad} pixels", "pictures have the model's size already"))

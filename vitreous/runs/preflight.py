@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitreous.data.base import Arrays, Dataset, Pixels
+from vitreous.data.base import ArrayDataset, Arrays, Dataset
 from vitreous.data.folder import Files
+from vitreous.data.memory import Decoded
 from vitreous.runs.recipe import Recipe
 from vitreous.runs.prepare import Prepared
 
@@ -66,7 +67,7 @@ def rate_too_high(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
 
 def odd_normalisation(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
     data, own = prepared.train, prepared.model.spec.preprocess
-    if not isinstance(data, Pixels) or data.num_channels != own.num_channels:
+    if not isinstance(data, ArrayDataset) or data.num_channels != own.num_channels:
         return
     indices = np.linspace(0, len(data) - 1, min(500, len(data))).astype(np.int64)
     pixels = data.pixels(indices).astype(np.float64) / 255
@@ -105,6 +106,7 @@ def shared_pictures(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
 
 def fingerprints(data: Dataset) -> set[bytes]:
     """Digests of pictures, or of files; of a very large set only the first, and of drawn scenes none."""
+    data = data.data if isinstance(data, Decoded) else data
     indices = np.arange(min(len(data), HASHED_PICTURES))
     if isinstance(data, Files):
         return {digest(data.paths[index].read_bytes()) for index in indices if data.paths[index].is_file()}

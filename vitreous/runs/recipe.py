@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitreous.data.augment import Augment
-from vitreous.models.base import Config
+from vitreous.models.base import ModelConfig
 from vitreous.options import did_you_mean
 from vitreous.tasks.base import Task
 from vitreous.tasks.classify import Classify
@@ -34,7 +34,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    model: Config
+    model: ModelConfig
     data: DataConfig = field(default_factory=DataConfig)
     augment: Augment = field(default_factory=Augment)
     task: Task = field(default_factory=Classify)
@@ -52,14 +52,12 @@ class Recipe:
         """A teacher that knows nothing stands in for one in a file."""
         if not isinstance(self.task, Distill):
             return self.task
-        teacher = self.model.override(num_classes=10).build()
-        return Distill.with_teacher(teacher, **{**asdict(self.task), "teacher": ""})
+        return self.task.override(teacher=self.model.override(num_classes=10).build())
 
     def to_json(self) -> dict[str, Any]:
         model = {"family": type(self.model).__name__, **self.model.to_json()}
-        task = {"kind": type(self.task).__name__, **asdict(self.task)}
         parts = {name: asdict(getattr(self, name)) for name in ("data", "augment", "train")}
-        return {"model": model, **parts, "task": task, "weights": self.weights}
+        return {"model": model, **parts, "task": self.task.to_json(), "weights": self.weights}
 
 
 def list_recipes() -> dict[str, str]:

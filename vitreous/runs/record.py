@@ -17,19 +17,27 @@ from vitreous.data.loader import EvaluationLoader
 from vitreous.explain.record import record
 from vitreous.explain.report import write_report
 from vitreous.layers.attention import Seam
-from vitreous.models.base import Backbone
+from vitreous.models.base import Backbone, Model
 from vitreous.runs.recipe import Recipe
+from vitreous.samples import Masks
 from vitreous.runs.prepare import Prepared
 from vitreous.train.loop import Outcome
 from vitreous.train.parallel import World
 from vitreous.weights.files import write_atomically
 from vitreous.weights.load import load_weights
 
-SHOWN_MISTAKES = 12
+SHOWN_MISTAKES, SHOWN_EXAMPLES = 12, 12
 
 
 def write_record(
-    folder: Path, outcome: Outcome, prepared: Prepared, recipe: Recipe, *, world: World, command: str
+    folder: Path,
+    outcome: Outcome,
+    prepared: Prepared,
+    recipe: Recipe,
+    *,
+    world: World,
+    command: str,
+    facts: dict[str, str],
 ) -> None:
     result = {
         **outcome.metrics,
@@ -38,8 +46,8 @@ def write_record(
         "seconds": round(outcome.seconds, 1),
         "images_per_second": round(outcome.images / max(outcome.seconds, 1e-9), 1),
         "parameters": sum(parameter.numel() for parameter in prepared.model.parameters()),
-        "train_pictures": len(prepared.train),
-        "valid_pictures": len(outcome.logits),
+        "train_images": len(prepared.train),
+        "valid_images": 0 if outcome.meter is None else len(outcome.meter),
         "unreadable": outcome.unreadable,
         "command": command,
         "seed": recipe.train.seed,
@@ -48,23 +56,24 @@ def write_record(
         "device": world.device,
         "torch": torch.__version__,
         "commit": commit(),
-        **recipe.task.facts(),
+        **facts,
     }
     write_atomically(folder / "result.json", json.dumps(result, indent=1).encode())
     write_atomically(folder / "classes.json", json.dumps(list(prepared.train.classes)).encode())
-    if prepared.valid is not None:
-        write_arrays(
-            folder / "predictions.npz",
-            {"logits": outcome.logits, "targets": outcome.targets, "indices": outcome.indices},
-        )
-        if not prepared.valid.multi_label:
-            write_arrays(
-                folder / "mistakes.npz", worst_mistakes(kept_model(folder, prepared), prepared.valid, outcome)
-            )
+    if prepared.valid is not None and outcome.meter is not None:
+        arrays = outcome.meter.arrays()
+        write_arrays(folder / "predictions.npz", arrays)
+        if prepared.model.spec.task == "classify":
+            model = kept_model(folder, prepared)
+            assert isinstance(model, Backbone)
+            write_arrays(folder / "mistakes.npz", worst_mistakes(model, prepared.valid, arrays))
+        elif prepared.model.spec.task == "segment":
+            examples = segmented(kept_model(folder, prepared), prepared.valid)
+            write_arrays(folder / "examples.npz", examples)
     write_report(folder)
 
 
-def kept_model(folder: Path, prepared: Prepared) -> Backbone:
+def kept_model(folder: Path, prepared: Prepared) -> Model:
     """The best model of the run, also when its family is known to nobody else."""
     model = prepared.model.config.build().eval()
     load_weights(model, folder / "model.safetensors")
@@ -78,27 +87,42 @@ def write_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def worst_mistakes(model: Backbone, valid: Dataset, outcome: Outcome) -> dict[str, NDArray[Any]]:
+def segmented(model: Model, valid: Dataset) -> dict[str, NDArray[Any]]:
+    """A few validation images with their masks: the true one and the predicted one."""
+    loader = EvaluationLoader(valid, model.spec.preprocess)
+    chosen = np.linspace(0, len(valid) - 1, min(SHOWN_EXAMPLES, len(valid))).astype(np.int64)
+    found: dict[str, list[NDArray[Any]]] = {"images": [], "true": [], "predicted": []}
+    for _, batch in loader.part(chosen):
+        with torch.inference_mode():
+            masks = model.outputs(batch.inputs)["masks"].argmax(1).to(torch.uint8)
+        assert isinstance(batch.targets, Masks)
+        found["images"].append(as_bytes(batch.images, model))
+        found["true"].append(batch.targets.values.numpy())
+        found["predicted"].append(masks.numpy())
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def worst_mistakes(model: Backbone, valid: Dataset, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """The wrong answers the model was surest of, with what its last attention over the whole grid looked at."""
-    odds = torch.from_numpy(outcome.logits).softmax(1).numpy()
-    true, answer = outcome.targets.argmax(1), odds.argmax(1)
+    odds = torch.from_numpy(arrays["logits"]).softmax(1).numpy()
+    true, answer = arrays["targets"].argmax(1), odds.argmax(1)
     sureness = np.where(answer == true, -1.0, odds.max(1))
     worst = np.argsort(-sureness)[: min(SHOWN_MISTAKES, int((sureness >= 0).sum()))]
-    arrays = {"true": true[worst], "predicted": answer[worst], "probability": odds.max(1)[worst]}
+    found = {"true": true[worst], "predicted": answer[worst], "probability": odds.max(1)[worst]}
     if not len(worst):
-        return arrays
+        return found
     loader = EvaluationLoader(valid, model.spec.preprocess)
-    images = torch.cat([batch.images for _, batch in loader.part(outcome.indices[worst])])
+    images = torch.cat([batch.images for _, batch in loader.part(arrays["indices"][worst])])
     if any(isinstance(module, Seam) for module in model.modules()):
         with torch.inference_mode(), record(model) as trace:
             model(images)
         if trace.looking():
-            arrays["attention"] = trace.mean_map().numpy()
-    return arrays | {"images": as_bytes(images, model)}
+            found["attention"] = trace.mean_map().numpy()
+    return found | {"images": as_bytes(images, model)}
 
 
-def as_bytes(images: torch.Tensor, model: Backbone) -> NDArray[np.uint8]:
-    """Normalised images back as pictures (b, 3, y, x)."""
+def as_bytes(images: torch.Tensor, model: Model) -> NDArray[np.uint8]:
+    """Normalized images back as bytes (b, 3, y, x)."""
     own = model.spec.preprocess
     mean, std = (torch.tensor(values)[:, None, None] for values in (own.mean, own.std))
     pixels = ((images * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)

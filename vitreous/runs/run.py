@@ -45,7 +45,7 @@ def train_on(
     )
     outcome = trainer.fit(resume=resume)
     if world.is_main:
-        write_record(folder, outcome, prepared, recipe, world=world, command=command)
+        write_record(folder, outcome, prepared, recipe, world=world, command=command, facts=trainer.objective.facts())
     world.wait()
     return outcome
 

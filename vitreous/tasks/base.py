@@ -1,73 +1,123 @@
-"""The contract that every task keeps, so that the training loop needs to know only this.
+"""The contract that every task keeps, so that training, evaluation and prediction need to know only this.
 
-task.prepare(device, preprocess)              once before the first step, e.g. to fetch a teacher
-loss, logits = task.loss(heads, batch)        a scalar to descend, and the answers beside it
-measures = task.measure(logits, targets, …)   of a whole set; the first chooses the best checkpoint
+objective = task.start(spec, device)              once before the first step, e.g. to load a teacher
+parts     = objective.loss(outputs, batch)        named parts of the loss, the total first, under "loss"
+meter     = objective.meter(classes)              adds batch after batch, merges over processes, gives metrics
+found     = task.decode(outputs, spec, views)     outputs of the model → one typed prediction per image
 
-A task is a frozen dataclass of settings and has no parameters. It sees the model as a function from images to the
-logits of every head: :class:`Heads`, wrapped or not by whatever spreads the work over processes.
+A task is frozen settings; whatever it needs at work (a teacher, a matcher) belongs to its :class:`Objective`. Outputs
+are those of ``model.outputs``. ``tasks/__init__.py`` is the table of all tasks.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.models.base import Backbone
-from vitreous.spec import Batch, Preprocess
+from vitreous.models.base import Model
+from vitreous.options import Options, did_you_mean
+from vitreous.samples import Batch, Inputs, Targets
+from vitreous.spec import Spec
+from vitreous.tasks.meter import Meter
+from vitreous.tasks.predictions import Prediction, Undoes
 
-Forward = Callable[[Tensor], dict[str, Tensor]]
-
-
-class Heads(nn.Module):
-    """A backbone whose forward gives every head by name: wrappers such as DDP see nothing but ``forward``."""
-
-    def __init__(self, model: Backbone) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Float[Tensor, "b c y x"]) -> dict[str, Float[Tensor, "b k"]]:
-        return self.model.answers(images)
+Outputs = dict[str, Tensor]
 
 
-def combine(heads: dict[str, Float[Tensor, "b k"]]) -> Float[Tensor, "b k"]:
-    """The model's answer from those of its heads: their mean, as in ``Backbone.forward``."""
-    first, *others = heads.values()
-    return sum(others, first) / (1 + len(others)) if others else first
+class Objective(ABC):
+    """A task at work on one model: what to minimise and how to measure."""
 
-
-@dataclass(frozen=True)
-class Task(ABC):
-    """Settings of what is learned. A subclass adds its fields and implements :meth:`loss` and :meth:`measure`."""
+    def inputs(self, batch: Batch) -> Inputs:
+        """What the model is given of a batch."""
+        return batch.inputs
 
     @abstractmethod
-    def loss(self, forward: Forward, batch: Batch) -> tuple[Float[Tensor, ""], Float[Tensor, "b k"]]:
-        """The mean loss of a batch, and the model's logits, detached."""
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Float[Tensor, ""]]:
+        """The mean loss of a batch under "loss", and its parts beside it."""
+
+    def monitor(self, outputs: Outputs, batch: Batch) -> dict[str, Float[Tensor, ""]]:
+        """Quick metrics of a training batch for the log, as means over its images."""
+        return {}
 
     @abstractmethod
-    def measure(
-        self, logits: Float[Tensor, "n k"], targets: Float[Tensor, "n k"], classes: tuple[str, ...]
-    ) -> dict[str, float]:
-        """Measures of a whole set. The first chooses the best checkpoint; of it, more is better."""
-
-    def prepare(self, device: str, preprocess: Preprocess) -> None:  # noqa: B027
-        """Once before training, for tasks that fetch something; ``preprocess`` says how images were normalised."""
+    def meter(self, classes: tuple[str, ...]) -> Meter: ...
 
     def facts(self) -> dict[str, str]:
-        """What a run's record should tell of this task beyond its settings."""
+        """What a run's record should say beyond the settings."""
         return {}
 
 
-def check_targets(logits: Tensor, targets: Tensor) -> None:
-    if logits.shape != targets.shape:
+@dataclass(frozen=True, kw_only=True)
+class Task(Options, ABC):
+    """Settings of what is learned, chosen by name, by object, by JSON or on the command line."""
+
+    name: ClassVar[str]  # in recipes and files
+    targets: ClassVar[type[Targets]]
+    meaning: ClassVar[str]  # the task that decodes the outputs: another one where only training differs
+    sees_all: ClassVar[bool] = False  # whether images are letterboxed rather than cropped, since every pixel counts
+
+    @abstractmethod
+    def start(self, spec: Spec, device: str) -> Objective: ...
+
+    @classmethod
+    @abstractmethod
+    def decode(
+        cls, outputs: Outputs, spec: Spec, views: Sequence[Undoes] = (), *, top: int = 5
+    ) -> Sequence[Prediction]:
+        """One prediction per image; ``views`` map them back onto the source images."""
+
+    @classmethod
+    def select(cls, outputs: Outputs, columns: list[int]) -> Outputs:
+        """Only some classes of the outputs, in this order."""
+        return {name: value[:, columns] for name, value in outputs.items()}
+
+    @classmethod
+    def given(cls, name: str, value: Any) -> Any:
+        """A task by its name, its settings, or their JSON."""
+        if isinstance(value, cls):
+            return value
+        settings: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {"task": value}
+        return find_task(settings.pop("task", None))(**settings)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"task": self.name, **super().to_json()}
+
+
+def find_task(name: Any) -> type[Task]:
+    """A task's class by its name."""
+    from vitreous.tasks import TASKS  # here, since the table imports all tasks and they this file
+
+    if name not in TASKS:
+        raise ValueError(f"there is no task {name!r}{did_you_mean(str(name), TASKS)}")
+    return TASKS[name]
+
+
+def decoder_of(spec: Spec) -> type[Task]:
+    """The task that says what a model's outputs mean."""
+    from vitreous.tasks import TASKS
+
+    if spec.task not in TASKS:
         raise ValueError(
-            f"the model answers with shape {tuple(logits.shape)} (pictures, classes), the targets have "
-            f"{tuple(targets.shape)}; build it with num_classes={targets.shape[-1]}"
+            f"the model's outputs are for the task {spec.task!r}, which this version of Vitreous does not know "
+            f"(known: {', '.join(sorted(TASKS))}); upgrade Vitreous, or read model.outputs yourself"
         )
+    return TASKS[spec.task]
+
+
+class OutputsOf(nn.Module):
+    """A model whose forward gives its named outputs: wrappers such as DDP see nothing but ``forward``."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Inputs) -> Outputs:
+        return self.model.outputs(inputs)
 
 
 def check_share(name: str, value: float, *, below_one: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""One class per picture.
+"""One class per image.
 
     loss = −Σₖ tₖ · log softmax(z)ₖ,     t ← (1 − s) · t + s / K
 
@@ -9,32 +9,82 @@ has several.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.spec import Batch
+from vitreous.models.base import combine
+from vitreous.samples import Batch, Classes, Targets
+from vitreous.spec import Spec
 from vitreous.tasks import metrics
-from vitreous.tasks.base import Forward, Task, check_share, check_targets, combine
+from vitreous.tasks.base import Objective, Outputs, Task, check_share
+from vitreous.tasks.meter import Meter, Metric, RowMeter, loss_metric
+from vitreous.tasks.predictions import ClassScores, Undoes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Classify(Task):
-    """Each picture belongs to one class."""
+    """Each image belongs to one class."""
 
+    name: ClassVar[str] = "classify"
+    targets: ClassVar[type[Targets]] = Classes
+    meaning: ClassVar[str] = "classify"
     smoothing: float = 0.0  # share of every target that is spread evenly over all classes
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_share("smoothing", self.smoothing, below_one=True)
 
-    def loss(self, forward: Forward, batch: Batch) -> tuple[Tensor, Tensor]:
-        heads = forward(batch.images)
-        return head_losses(heads, batch.targets, smoothing=self.smoothing), combine(heads).detach()
+    def start(self, spec: Spec, device: str) -> Objective:
+        return LabelLoss(self.smoothing)
 
-    def measure(self, logits: Tensor, targets: Tensor, classes: tuple[str, ...]) -> dict[str, float]:
-        return class_measures(logits, targets)
+    @classmethod
+    def decode(cls, outputs: Outputs, spec: Spec, views: Sequence[Undoes] = (), *, top: int = 5) -> list[ClassScores]:
+        logits = combine(outputs).float().cpu()
+        probabilities, indices = logits.softmax(-1).topk(min(top, logits.shape[-1]))
+        return [
+            ClassScores(tuple(spec.labels[index] for index in row), tuple(shares), tuple(row))
+            for row, shares in zip(indices.tolist(), probabilities.tolist(), strict=True)
+        ]
+
+
+class LabelLoss(Objective):
+    """Cross-entropy with labels: the mean over all heads."""
+
+    def __init__(self, smoothing: float) -> None:
+        self.smoothing = smoothing
+
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": head_losses(outputs, values_of(batch), smoothing=self.smoothing)}
+
+    def monitor(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+        return {"accuracy": (combine(outputs).argmax(1) == values_of(batch).argmax(1)).float().mean()}
+
+    def meter(self, classes: tuple[str, ...]) -> Meter:
+        return ClassMeter(classes)
+
+
+class ClassMeter(RowMeter):
+    """Accuracy, top-5 accuracy where there are more classes, cross-entropy without smoothing, calibration error."""
+
+    def scores(self, outputs: dict[str, Tensor]) -> Tensor:
+        return combine(outputs)
+
+    def result(self) -> dict[str, Metric]:
+        arrays = self.arrays()
+        return class_measures(torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["targets"]))
+
+
+def values_of(batch: Batch) -> Float[Tensor, "b k"]:
+    """The class vectors of a batch."""
+    if not isinstance(batch.targets, Classes):
+        raise ValueError(f"this task learns from class labels, the data has {batch.targets.words}")
+    return batch.targets.values
 
 
 def head_losses(heads: dict[str, Tensor], targets: Float[Tensor, "b k"], *, smoothing: float) -> Float[Tensor, ""]:
@@ -51,13 +101,21 @@ def cross_entropy(
     return F.cross_entropy(logits.float(), targets.float(), label_smoothing=smoothing)
 
 
-def class_measures(logits: Float[Tensor, "n k"], targets: Float[Tensor, "n k"]) -> dict[str, float]:
-    """Accuracy, the best five where there are more, cross-entropy without smoothing, and calibration error."""
+def class_measures(logits: Float[Tensor, "n k"], targets: Float[Tensor, "n k"]) -> dict[str, Metric]:
     check_targets(logits, targets)
     scores, labels = logits.float().cpu().numpy(), targets.argmax(dim=1).cpu().numpy()
-    measures = {"accuracy": metrics.accuracy(scores, labels)}
+    measures: dict[str, Metric] = {"accuracy": Metric(metrics.accuracy(scores, labels))}
     if scores.shape[1] > 5:
-        measures["top5"] = metrics.top_k(scores, labels, k=5)
-    measures["loss"] = float(cross_entropy(logits, targets))
-    measures["calibration_error"] = metrics.calibration_error(metrics.softmax(scores), labels)
+        measures["top5"] = Metric(metrics.top_k(scores, labels, k=5))
+    measures["loss"] = loss_metric(float(cross_entropy(logits, targets)))
+    error: Any = metrics.calibration_error(metrics.softmax(scores), labels)
+    measures["calibration_error"] = Metric(error, higher_is_better=False)
     return measures
+
+
+def check_targets(logits: Tensor, targets: Tensor) -> None:
+    if logits.shape != targets.shape:
+        raise ValueError(
+            f"the model answers with shape {tuple(logits.shape)} (images, classes), the targets have "
+            f"{tuple(targets.shape)}; build it with num_classes={targets.shape[-1]}"
+        )

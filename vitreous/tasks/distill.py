@@ -19,103 +19,106 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.models.base import Backbone
-from vitreous.spec import Batch, Preprocess
-from vitreous.tasks.base import Forward, Task, check_share, combine
-from vitreous.tasks.classify import class_measures, cross_entropy, head_losses
+from vitreous.models.base import Backbone, Model
+from vitreous.models.last_block import shorten_last_block
+from vitreous.samples import Batch, Classes, Targets
+from vitreous.spec import Preprocess, Spec
+from vitreous.tasks.base import Objective, Outputs, Task, check_share
+from vitreous.tasks.classify import Classify, LabelLoss, cross_entropy, values_of
+from vitreous.tasks.predictions import ClassScores, Undoes
 from vitreous.weights.load import load
 
 Kind = Literal["soft", "hard"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Distill(Task):
-    """Each picture belongs to one class, and a trained model helps to learn which.
+    """Each image belongs to one class, and a trained model helps to learn which.
 
     >>> Distill(teacher="teacher.safetensors", kind="hard")
-    >>> Distill.with_teacher(model, temperature=1.0)
+    >>> Distill(teacher=model, temperature=1.0)
     """
 
-    teacher: str = ""  # a weights file, or the name of a public weight
+    name: ClassVar[str] = "distill"
+    targets: ClassVar[type[Targets]] = Classes
+    meaning: ClassVar[str] = "classify"
+    teacher: Any = ""  # a weights file, the name of a public weight, or a model
     kind: Kind = "soft"  # learn the teacher's probabilities, or only its best class
     weight: float = 0.5  # share of the teacher in the loss, the rest is the labels'; 0: no teacher
     temperature: float = 3.0  # of soft: higher shows more of what the teacher thinks of the other classes
     smoothing: float = 0.0  # of the labels: share of every target that is spread evenly over all classes
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_share("smoothing", self.smoothing, below_one=True)
         check_share("weight", self.weight)
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}; got {self.kind!r}")
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"temperature must be a positive number, got {self.temperature}")
 
-    @classmethod
-    def with_teacher(cls, model: Backbone, **settings: Any) -> Distill:
-        """With a teacher at hand instead of one in a file; it is copied, so that the caller's stays as it is."""
-        task = cls(**settings)
-        object.__setattr__(task, "_model", copy.deepcopy(model))
-        return task
-
-    def prepare(self, device: str, preprocess: Preprocess) -> None:
+    def start(self, spec: Spec, device: str) -> Objective:
         if not self.weight:
-            return
-        model: Backbone | None = getattr(self, "_model", None)
-        if model is None and not self.teacher:
+            return LabelLoss(self.smoothing)
+        if isinstance(self.teacher, str) and not self.teacher:
             raise ValueError("distillation needs a teacher: give task.teacher, a weights file or a public weight")
-        teacher = Teacher(model if model is not None else load(self.teacher), preprocess)
-        object.__setattr__(self, "_teacher", teacher.to(device))  # no field: settings stay frozen and comparable
+        model = copy.deepcopy(self.teacher) if isinstance(self.teacher, Model) else load(self.teacher)
+        if not isinstance(model, Backbone):
+            raise ValueError(f"the teacher must be a classifier, got a {type(model).__name__}")
+        return TeacherLoss(self, Teacher(model, spec.preprocess).to(device))
 
-    @property
-    def prepared(self) -> Teacher:
-        teacher: Teacher | None = getattr(self, "_teacher", None)
-        if teacher is None:
-            raise ValueError("the teacher is not there yet; call task.prepare(device, preprocess) first")
-        return teacher
+    @classmethod
+    def decode(cls, outputs: Outputs, spec: Spec, views: Sequence[Undoes] = (), *, top: int = 5) -> list[ClassScores]:
+        return Classify.decode(outputs, spec, views, top=top)
 
-    @property
-    def teacher_hash(self) -> str:
-        """SHA-256 of the teacher's weights, to tell in a run's record which teacher it was."""
-        return hash_of(self.prepared.model)
+    def to_json(self) -> dict[str, Any]:
+        teacher = self.teacher if isinstance(self.teacher, str) else f"a {type(self.teacher).__name__} in memory"
+        return {**super().to_json(), "teacher": teacher}
 
-    def facts(self) -> dict[str, str]:
-        return {"teacher_sha256": self.teacher_hash} if self.weight else {}
 
-    def loss(self, forward: Forward, batch: Batch) -> tuple[Tensor, Tensor]:
-        heads = forward(batch.images)
-        if not self.weight:
-            return head_losses(heads, batch.targets, smoothing=self.smoothing), combine(heads).detach()
-        from_labels = cross_entropy(heads["class"], batch.targets, smoothing=self.smoothing)
-        pupil = heads.get("distill", heads["class"])
-        advice = self.prepared(batch.images)
-        if advice.shape != pupil.shape:
+class TeacherLoss(LabelLoss):
+    """Cross-entropy with the labels, and disagreement with the teacher."""
+
+    def __init__(self, task: Distill, teacher: Teacher) -> None:
+        super().__init__(task.smoothing)
+        self.task, self.teacher = task, teacher
+
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+        task = self.task
+        from_labels = cross_entropy(outputs["class"], values_of(batch), smoothing=self.smoothing)
+        student = outputs.get("distill", outputs["class"])
+        advice = self.teacher(batch.images)
+        if advice.shape != student.shape:
             raise ValueError(
-                f"the teacher knows {advice.shape[1]} classes, the student {pupil.shape[1]}; "
+                f"the teacher knows {advice.shape[1]} classes, the student {student.shape[1]}; "
                 "distillation needs the same classes in the same order"
             )
-        from_teacher = self.disagreement(pupil.float(), advice.float())
-        return (1 - self.weight) * from_labels + self.weight * from_teacher, combine(heads).detach()
+        from_teacher = disagreement(student.float(), advice.float(), task)
+        total = (1 - task.weight) * from_labels + task.weight * from_teacher
+        return {"loss": total, "label_loss": from_labels, "teacher_loss": from_teacher}
 
-    def disagreement(self, pupil: Float[Tensor, "b k"], advice: Float[Tensor, "b k"]) -> Float[Tensor, ""]:
-        if self.kind == "hard":
-            return F.cross_entropy(pupil, advice.argmax(dim=1))
-        believed, known = ((logits / self.temperature).log_softmax(dim=1) for logits in (pupil, advice))
-        return self.temperature**2 * F.kl_div(believed, known, log_target=True, reduction="batchmean")
+    def facts(self) -> dict[str, str]:
+        """SHA-256 of the teacher's weights, to tell which teacher it was."""
+        return {"teacher_sha256": hash_of(self.teacher.model)}
 
-    def measure(self, logits: Tensor, targets: Tensor, classes: tuple[str, ...]) -> dict[str, float]:
-        return class_measures(logits, targets)
+
+def disagreement(student: Float[Tensor, "b k"], advice: Float[Tensor, "b k"], task: Distill) -> Float[Tensor, ""]:
+    """How far a student's logits are from what the teacher advises."""
+    if task.kind == "hard":
+        return F.cross_entropy(student, advice.argmax(dim=1))
+    believed, known = ((logits / task.temperature).log_softmax(dim=1) for logits in (student, advice))
+    return task.temperature**2 * F.kl_div(believed, known, log_target=True, reduction="batchmean")
 
 
 class Teacher(nn.Module):
-    """A frozen model that answers for pictures prepared for another one."""
+    """A frozen model that is given images prepared for another one."""
 
     def __init__(self, model: Backbone, given: Preprocess) -> None:
         super().__init__()
@@ -124,9 +127,10 @@ class Teacher(nn.Module):
             raise ValueError("the teacher has no classifier (num_classes is 0), so there is nothing to learn from it")
         if wanted.num_channels != given.num_channels:
             raise ValueError(
-                f"the teacher takes {wanted.num_channels} channels, the student's pictures have {given.num_channels}; "
+                f"the teacher takes {wanted.num_channels} channels, the student's images have {given.num_channels}; "
                 "choose a teacher with the same"
             )
+        shorten_last_block(model)
         self.model = model.eval().requires_grad_(False)
         self.image_size = model.config.image_size
         old_mean, old_std, mean, std = (

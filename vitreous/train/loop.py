@@ -17,21 +17,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.data.augment import Augment
 from vitreous.data.base import Dataset
 from vitreous.data.loader import EvaluationLoader, Loader, first_of
 from vitreous.memory import memory_kept
-from vitreous.models.base import Backbone
-from vitreous.spec import Batch
-from vitreous.tasks.base import Heads, Task, combine
+from vitreous.models.base import Model
+from vitreous.models.last_block import shorten_last_block
+from vitreous.samples import Batch
+from vitreous.tasks.base import OutputsOf, Task
+from vitreous.tasks.meter import Meter, Metric
 from vitreous.train.checkpoint import Checkpoints, fill, remember, state_of
 from vitreous.train.config import TrainConfig
 from vitreous.train.ema import Average
 from vitreous.train.log import RunLog
-from vitreous.train.meter import Meter, describe
+from vitreous.train.measure import Measured, measure
+from vitreous.train.meter import RunMeter, describe
 from vitreous.train.optim import freeze, optimisers, rest, set_rate
 from vitreous.train.outside import autocast, checkpoint_blocks, choose_precision, compile_blocks
 from vitreous.train.parallel import World, spread, whole
@@ -49,16 +51,14 @@ class Diverged(ValueError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run ended with: the metrics of the model that it kept, and the logits behind them."""
+    """What a run ended with: the metrics of the model that it kept, and the meter they were read from."""
 
-    metrics: dict[str, float]
+    metrics: dict[str, Metric]
     steps: int
     images: int
     seconds: float
     unreadable: dict[str, str]
-    logits: NDArray[np.float32] = field(repr=False)
-    targets: NDArray[np.float32] = field(repr=False)
-    indices: NDArray[np.int64] = field(repr=False)
+    meter: Meter | None = field(repr=False)  # None without a validation set
 
 
 class Trainer:
@@ -66,7 +66,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: Backbone,
+        model: Model,
         task: Task,
         train: Dataset,
         *,
@@ -104,12 +104,13 @@ class Trainer:
         if config.parallel == "fsdp" and config.optimiser == "muon":
             raise ValueError("muon needs whole matrices, which fsdp divides; choose train.optimiser adamw, or ddp")
         freeze(self.model, config.freeze_blocks)
+        shorten_last_block(self.model)
         if config.checkpoint_activations:
             checkpoint_blocks(self.model)
         if config.compile:
             compile_blocks(self.model)
-        self.task.prepare(self.world.device, self.preprocess)
-        self.forward = spread(Heads(self.model), self.world, config.parallel)
+        self.objective = self.task.start(self.model.spec, self.world.device)
+        self.forward = spread(OutputsOf(self.model), self.world, config.parallel)
         on_mps = self.world.device == "mps"
         self.optimisers = optimisers(self.model, config, fused=config.parallel == "ddp" and not on_mps)
 
@@ -122,7 +123,7 @@ class Trainer:
         with record as log, self.stoppable(), memory_kept():
             for complaint in self.checkpoints.complaints:
                 log.say(f"[yellow]{complaint}[/yellow]")
-            meter = Meter(self.loader.batch_size, one_label=not self.loader.data.multi_label)
+            meter = RunMeter(self.loader.batch_size)
             for step, batch in enumerate(self.loader.stream(start, self.total), start=start):
                 self.step(step, batch.to(self.world.device), meter)
                 self.after_step(step + 1, log, meter)
@@ -130,9 +131,9 @@ class Trainer:
         seconds = time.monotonic() - self.begin
         return Outcome(steps=self.total, images=self.total * self.loader.batch_size, seconds=seconds, **outcome)
 
-    def step(self, step: int, batch: Batch, meter: Meter) -> None:
+    def step(self, step: int, batch: Batch, meter: RunMeter) -> None:
         """One update from one global batch, computed in ``accumulate`` parts."""
-        config, parts = self.config, split(batch, self.config.accumulate)
+        config, parts = self.config, batch.split(self.config.accumulate)
         torch.manual_seed(self.noise_seed(step))
         self.model.train()
         rest(self.model)
@@ -143,12 +144,14 @@ class Trainer:
         loss = torch.zeros((), device=self.world.device)
         for index, part in enumerate(parts, start=1):
             with self.no_sync(index < len(parts)), autocast(self.precision, self.world.device):
-                part_loss, logits = self.task.loss(self.forward, part)
-            (part_loss / len(parts)).backward()
-            loss += part_loss.detach() / len(parts)
-            meter.saw(logits, part.targets)
+                outputs = self.forward(self.objective.inputs(part))
+                losses = self.objective.loss(outputs, part)
+            (losses["loss"] / len(parts)).backward()
+            loss += losses["loss"].detach() / len(parts)
+            with torch.no_grad():
+                meter.saw(losses | self.objective.monitor(outputs, part), 1 / len(parts))
         norm = self.clip()
-        meter.learned(loss, norm, share * config.lr)
+        meter.learned(norm, share * config.lr)
         self.check(step, loss, norm)
         for optimiser in self.optimisers:
             optimiser.step()
@@ -185,7 +188,7 @@ class Trainer:
 
     # Around the steps
 
-    def after_step(self, done: int, log: RunLog, meter: Meter) -> None:
+    def after_step(self, done: int, log: RunLog, meter: RunMeter) -> None:
         config = self.config
         if done % config.log_every == 0 or done == self.total:
             values = {name: self.mean(value) for name, value in meter.values().items()}
@@ -264,46 +267,39 @@ class Trainer:
         with self.average.worn_by(self.model) if self.average else nullcontext():
             if self.valid is None:
                 self.save_model(log)
-                return {"metrics": {}, "unreadable": self.loader.unreadable, **nothing()}
+                return {"metrics": {}, "unreadable": self.loader.unreadable, "meter": None}
             log.progress(done, "evaluating")
-            logits, targets, indices, unreadable = self.predict(self.valid)
-            metrics = self.task.measure(torch.from_numpy(logits), torch.from_numpy(targets), self.valid.classes)
+            measured = self.measure(self.valid)
+            metrics = measured.meter.result()
             name, score = next(iter(metrics.items()))
             log.write("valid", done, metrics)
-            log.say(f"step {done:,}: {name} {score:.1%} on {len(logits):,} validation pictures")
-            score = -math.inf if math.isnan(score) else score
-            if score >= self.best:
-                self.best = score
+            log.say(f"step {done:,}: {name} {score} on {len(measured.meter):,} validation images")
+            goodness = -math.inf if math.isnan(score) else score.goodness
+            if goodness >= self.best:
+                self.best = goodness
                 self.save_model(log)
             elif final:
-                log.say(f"an earlier model was better; it is the one that is kept and reported, with {self.best:.1%}")
                 fill(self.model.state_dict(), read(self.folder / "model.safetensors").tensors)
-                logits, targets, indices, unreadable = self.predict(self.valid)
-                metrics = self.task.measure(torch.from_numpy(logits), torch.from_numpy(targets), self.valid.classes)
-        unreadable = {**self.loader.unreadable, **unreadable}
+                measured = self.measure(self.valid)
+                metrics = measured.meter.result()
+                kept = next(iter(metrics.values()))
+                log.say(f"an earlier model was better; it is the one that is kept and reported, with {kept}")
+        unreadable = {**self.loader.unreadable, **measured.unreadable}
         if final and unreadable:
-            log.say(f"[yellow]{len(unreadable):,} pictures could not be read, e.g. {first_of(unreadable)}[/yellow]")
-        return {"metrics": metrics, "unreadable": unreadable, "logits": logits, "targets": targets, "indices": indices}
+            log.say(f"[yellow]{len(unreadable):,} images could not be read, e.g. {first_of(unreadable)}[/yellow]")
+        return {"metrics": metrics, "unreadable": unreadable, "meter": measured.meter}
 
-    @torch.no_grad()
-    def predict(self, data: Dataset) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], dict[str, str]]:
-        """Logits, targets and indices of the whole set, each process having computed its share."""
+    def measure(self, data: Dataset) -> Measured:
+        """The whole set, each process having computed its share."""
         self.model.eval()
-        loader = EvaluationLoader(data, self.preprocess, workers=self.config.workers)
-        mine = np.resize(np.arange(self.world.rank, len(data), self.world.size), -(-len(data) // self.world.size))
-        rows: list[tuple[NDArray[Any], ...]] = []
-        for indices, batch in loader.part(mine):
-            with autocast(self.precision, self.world.device):
-                answers = combine(self.forward(batch.images.to(self.world.device)))
-            rows.append((answers.float().cpu().numpy(), batch.targets.numpy(), indices))
-        everyone = self.world.gathered((rows, loader.unreadable))
-        unreadable = {where: reason for _, part in everyone for where, reason in part.items()}
-        together = [row for part, _ in everyone for row in part]
-        if not together:
-            raise ValueError(f"none of the validation pictures could be read, e.g. {first_of(unreadable)}")
-        logits, targets, places = (np.concatenate(column) for column in zip(*together, strict=True))
-        _, first = np.unique(places, return_index=True)  # shares of equal length may hold a picture twice
-        return logits[first], targets[first], places[first], unreadable
+        return measure(
+            self.forward,
+            EvaluationLoader(data, self.preprocess, workers=self.config.workers),
+            self.objective.meter(data.classes),
+            world=self.world,
+            select=self.objective.inputs,
+            context=lambda: autocast(self.precision, self.world.device),
+        )
 
     def save_model(self, log: RunLog) -> None:
         """``model.safetensors``: a plain model, whatever training wrapped around this one."""
@@ -316,20 +312,3 @@ class Trainer:
                 save(plain, self.folder / "model.safetensors")
             except OSError as error:
                 log.say(f"[yellow]the model could not be written ({error.strerror or error})[/yellow]")
-
-
-def split(batch: Batch, parts: int) -> list[Batch]:
-    if len(batch.images) % parts:
-        raise ValueError(
-            f"{len(batch.images)} pictures, this process's share of a batch, cannot be computed in {parts} equal "
-            "parts; choose train.accumulate that divides them"
-        )
-    return [Batch(*both) for both in zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True)]
-
-
-def nothing() -> dict[str, NDArray[Any]]:
-    return {
-        "logits": np.zeros((0, 0), np.float32),
-        "targets": np.zeros((0, 0), np.float32),
-        "indices": np.zeros(0, np.int64),
-    }

@@ -8,43 +8,36 @@ from collections.abc import Mapping
 from torch import Tensor
 
 
-class Meter:
-    """Loss, accuracy and speed since it was last read."""
+class RunMeter:
+    """Means of the loss, its parts and the task's quick metrics, and the speed, since it was last read."""
 
-    def __init__(self, batch_size: int, *, one_label: bool = True) -> None:
-        self.batch_size, self.one_label = batch_size, one_label
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
         self.restart()
 
     def restart(self) -> None:
-        self.begin, self.steps, self.pictures = time.monotonic(), 0, 0
-        self.loss: Tensor | float = 0.0
-        self.right: Tensor | float = 0.0
-        self.norm: Tensor | float = 0.0
-        self.lr = 0.0
+        self.begin, self.steps, self.lr = time.monotonic(), 0, 0.0
+        self.sums: dict[str, Tensor] = {}
 
-    def saw(self, logits: Tensor, targets: Tensor) -> None:
-        self.right = self.right + (logits.argmax(1) == targets.argmax(1)).sum()
-        self.pictures += len(logits)
+    def saw(self, values: Mapping[str, Tensor], share: float) -> None:
+        """Take in the means of a part of a batch that is ``share`` of it."""
+        for name, value in values.items():
+            found = value.detach() * share
+            self.sums[name] = self.sums[name] + found if name in self.sums else found
 
-    def learned(self, loss: Tensor, norm: Tensor, lr: float) -> None:
-        self.loss, self.norm, self.lr, self.steps = self.loss + loss, self.norm + norm, lr, self.steps + 1
+    def learned(self, norm: Tensor, lr: float) -> None:
+        self.saw({"gradient": norm}, 1.0)
+        self.lr, self.steps = lr, self.steps + 1
 
-    def values(self) -> Mapping[str, float]:
+    def values(self) -> dict[str, float]:
         seconds = time.monotonic() - self.begin
-        values = {
-            "loss": float(self.loss) / self.steps,
-            "accuracy": float(self.right) / self.pictures,
-            "gradient": float(self.norm) / self.steps,
-            "lr": self.lr,
-            "images_per_second": self.steps * self.batch_size / seconds,
-        }
-        if not self.one_label:
-            del values["accuracy"]  # the best of several labels says nothing
+        means = {name: float(total) / self.steps for name, total in self.sums.items()}
+        speed = {"lr": self.lr, "images_per_second": self.steps * self.batch_size / seconds}
         self.restart()
-        return values
+        return means | speed
 
 
 def describe(values: Mapping[str, float]) -> str:
-    speed = f"{values['images_per_second']:,.0f} images/s"
-    right = f"accuracy {values['accuracy']:.1%}  " if "accuracy" in values else ""
-    return f"loss {values['loss']:.3f}  {right}{speed}"
+    shown = [f"{name.replace('_', ' ')} {value:.1%}" for name, value in values.items() if name.endswith("accuracy")]
+    parts = [f"{name.replace('_', ' ')} {value:.3f}" for name, value in values.items() if name.endswith("loss")]
+    return "  ".join([*parts, *shown, f"{values['images_per_second']:,.0f} images/s"])

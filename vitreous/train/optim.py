@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model
 from vitreous.train.config import TrainConfig
 from vitreous.train.muon import Muon
 
@@ -26,7 +26,7 @@ class Role:
     is_matrix: bool  # inside the network, where Muon is at home: neither the pixels' layer nor the classifier
 
 
-def roles(model: Backbone) -> dict[str, Role]:
+def roles(model: Model) -> dict[str, Role]:
     blocks = {id(p): i for i, block in enumerate(model.blocks(), start=1) for p in block.parameters()}
     heads = {id(p) for name in model.head_names for p in getattr(model, name).parameters()}
     owners = {id(p): module for module in model.modules() for p in module.parameters(recurse=False)}
@@ -42,7 +42,7 @@ def roles(model: Backbone) -> dict[str, Role]:
     return result
 
 
-def freeze(model: Backbone, num_blocks: int) -> None:
+def freeze(model: Model, num_blocks: int) -> None:
     """Stem and first blocks (-1: all but the classifier) keep their weights and behave as in evaluation."""
     if num_blocks == 0:
         return
@@ -66,7 +66,7 @@ def rest(model: nn.Module) -> None:
             module.eval()
 
 
-def optimisers(model: Backbone, config: TrainConfig, *, fused: bool) -> list[torch.optim.Optimizer]:
+def optimisers(model: Model, config: TrainConfig, *, fused: bool) -> list[torch.optim.Optimizer]:
     """AdamW or SGD for all, or Muon for the matrices with AdamW for the rest; groups keep their highest rate."""
     groups: dict[tuple[bool, bool, float], list[Tensor]] = defaultdict(list)
     num_blocks = len(model.blocks())

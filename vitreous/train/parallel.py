@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from vitreous.tasks.base import Heads
+from vitreous.tasks.base import OutputsOf
 
 
 @dataclass(frozen=True)
@@ -118,25 +118,25 @@ def choose_device(device: str, local_rank: int) -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def spread(heads: Heads, world: World, kind: Literal["ddp", "fsdp"]) -> nn.Module:
+def spread(outputs: OutputsOf, world: World, kind: Literal["ddp", "fsdp"]) -> nn.Module:
     """The model as the loop calls it. FSDP2 replaces the parameters in place, so optimisers are made afterwards."""
     if world.size == 1 and kind == "ddp":
-        return heads
+        return outputs
     if kind == "ddp":
         from torch.nn.parallel import DistributedDataParallel
 
         on_gpu = world.device.startswith("cuda")
-        return DistributedDataParallel(heads, device_ids=[torch.device(world.device)] if on_gpu else None)
+        return DistributedDataParallel(outputs, device_ids=[torch.device(world.device)] if on_gpu else None)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     if world.size == 1:
         raise ValueError("train.parallel fsdp needs several processes: start with torchrun --nproc-per-node 2 …")
     mesh = init_device_mesh(world.device.split(":")[0], (world.size,))
-    for block in heads.model.blocks():
+    for block in outputs.model.blocks():
         fully_shard(block, mesh=mesh)
-    fully_shard(heads, mesh=mesh)
-    return heads
+    fully_shard(outputs, mesh=mesh)
+    return outputs
 
 
 def whole(value: Tensor) -> Tensor:

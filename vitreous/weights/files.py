@@ -19,7 +19,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from vitreous.models import FAMILIES
-from vitreous.models.base import Backbone, Config
+from vitreous.models.base import Model, ModelConfig
 from vitreous.spec import Spec
 
 FORMAT, VERSION = "vitreous", 1
@@ -33,14 +33,14 @@ class WeightsFile:
     """The tensors of a file and, when Vitreous wrote it, what else it says."""
 
     tensors: dict[str, Tensor]
-    config: Config | None = None
+    config: ModelConfig | None = None
     spec: Spec | None = None
 
 
-def save(model: Backbone, path: str | os.PathLike[str]) -> None:
+def save(model: Model, path: str | os.PathLike[str]) -> None:
     """Write weights, config and spec to one safetensors file that :func:`vitreous.load` reads back."""
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
-    if not isinstance(model, Backbone):
+    if not isinstance(model, Model):
         raise ValueError(f"save needs a Vitreous model, got {type(model).__name__}")
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     model.spec.labels.check(model.config.num_classes)
@@ -61,7 +61,7 @@ def save(model: Backbone, path: str | os.PathLike[str]) -> None:
     write_atomically(Path(path), to_bytes(tensors, metadata))
 
 
-def family_of(config: Config) -> str:
+def family_of(config: ModelConfig) -> str:
     """The name under which :func:`read` finds the config again; one with parts of one's own has none."""
     for family, kind in FAMILIES.items():
         if type(config) is kind:
@@ -77,7 +77,7 @@ def shape_of(tensors: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None
     return tuple(tensors[name].shape) if name in tensors else None
 
 
-def on_meta(config: Config, where: str) -> Backbone:
+def on_meta(config: ModelConfig, where: str) -> Model:
     """The model's shape without its memory: what a file claims is checked before anything is allocated for it."""
     try:
         with torch.device("meta"):
@@ -139,7 +139,7 @@ def read_safetensors(path: Path) -> WeightsFile:
         raise ValueError(f"{path}: its description is not valid ({describe(error)})") from None
 
 
-def parse_metadata(metadata: Mapping[str, str]) -> tuple[Config | None, Spec]:
+def parse_metadata(metadata: Mapping[str, str]) -> tuple[ModelConfig | None, Spec]:
     if int(metadata["version"]) > VERSION:
         raise ValueError(f"format version {metadata['version']}, this Vitreous reads up to {VERSION}; upgrade it")
     spec = Spec.from_json(json.loads(metadata["spec"]))

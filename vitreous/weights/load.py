@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitreous.layers.position import Grid, Learned, LearnedAxes, RelativeBias
 from vitreous.models import create_model, find_config
-from vitreous.models.base import Backbone, Config
+from vitreous.models.base import Model, ModelConfig
 from vitreous.spec import Spec
 from vitreous.weights import files, published
 from vitreous.weights.keymaps import Translation, keymaps_of
@@ -41,7 +41,7 @@ class LoadReport:
         return "\n".join(lines)
 
 
-def load(source: str | os.PathLike[str], *, model: str | Config | None = None, **overrides: Any) -> Backbone:
+def load(source: str | os.PathLike[str], *, model: str | ModelConfig | None = None, **overrides: Any) -> Model:
     """A whole model: from a file that :func:`vitreous.save` wrote, a public weight by name, or a foreign file.
 
     It computes in float32 whatever the file's precision.
@@ -62,7 +62,7 @@ def load(source: str | os.PathLike[str], *, model: str | Config | None = None, *
     return result
 
 
-def load_published(name: str, overrides: dict[str, Any]) -> Backbone:
+def load_published(name: str, overrides: dict[str, Any]) -> Model:
     weights = published.find(name)
     path = published.fetch(weights)
     config = find_config(weights.model).override(**weights.config)
@@ -74,8 +74,8 @@ def load_published(name: str, overrides: dict[str, Any]) -> Backbone:
 
 
 def load_foreign(
-    file: files.WeightsFile, where: str, model: str | Config | None, overrides: dict[str, Any]
-) -> Backbone:
+    file: files.WeightsFile, where: str, model: str | ModelConfig | None, overrides: dict[str, Any]
+) -> Model:
     """The caller names the model; the number of classes is read off the tensors."""
     if model is None:
         raise ValueError(
@@ -101,7 +101,7 @@ def is_name(source: str | os.PathLike[str]) -> bool:
 
 
 def load_weights(
-    model: Backbone,
+    model: Model,
     source: str | os.PathLike[str] | Mapping[str, Tensor],
     *,
     head: Literal["adapt", "strict"] = "adapt",
@@ -125,7 +125,7 @@ def load_weights(
 
 
 def install(
-    model: Backbone,
+    model: Model,
     file: files.WeightsFile,
     where: str,
     *,
@@ -156,7 +156,7 @@ def install(
     return report
 
 
-def translate(model: Backbone, tensors: dict[str, Tensor]) -> Translation:
+def translate(model: Model, tensors: dict[str, Tensor]) -> Translation:
     """The tensors under our names, by whichever key map explains most of them."""
     ours = set(model.state_dict())
     best = Translation("Vitreous", dict(tensors))
@@ -168,7 +168,7 @@ def translate(model: Backbone, tensors: dict[str, Tensor]) -> Translation:
     return best
 
 
-def fit_head(model: Backbone, tensors: dict[str, Tensor], report: LoadReport, *, head: str) -> None:
+def fit_head(model: Model, tensors: dict[str, Tensor], report: LoadReport, *, head: str) -> None:
     """Heads that are all there with another number of classes, or not there at all, stay as the model has them."""
     num_classes = model.config.num_classes
     keys = [f"{name}.{part}" for name in model.head_names for part in ("weight", "bias")]
@@ -196,7 +196,7 @@ def fit_head(model: Backbone, tensors: dict[str, Tensor], report: LoadReport, *,
     )
 
 
-def fit_channels(model: Backbone, tensors: dict[str, Tensor], report: LoadReport) -> None:
+def fit_channels(model: Model, tensors: dict[str, Tensor], report: LoadReport) -> None:
     """Filters for RGB made to fit other pictures: those of the first convolution, and of others that see pixels too."""
     wanted, own = model.config.num_channels, model.state_dict()
     first = next((name for name, tensor in own.items() if tensor.ndim == 4), "")
@@ -219,7 +219,7 @@ def refit(filters: Tensor, wanted: int) -> tuple[Tensor, str]:
     return repeated * (given / wanted), "repeated and rescaled"
 
 
-def fit_positions(model: Backbone, tensors: dict[str, Tensor], report: LoadReport, twin: Backbone | None) -> None:
+def fit_positions(model: Model, tensors: dict[str, Tensor], report: LoadReport, twin: Model | None) -> None:
     """Tables made for another grid are resampled. ``twin`` knows which; without it the grid is taken to be square."""
     known = dict(twin.named_modules()) if twin is not None else {}
     for path, module in model.named_modules():
@@ -288,7 +288,7 @@ def show(grid: Grid) -> str:
     return f"{grid[0]}×{grid[1]}"
 
 
-def adopt_spec(model: Backbone, spec: Spec, *, keep_names: bool) -> None:
+def adopt_spec(model: Model, spec: Spec, *, keep_names: bool) -> None:
     """Preprocessing comes with the weights, at this model's size; names of classes only when the head came too."""
     preprocess = replace(spec.preprocess, image_size=model.config.image_size)
     labels = spec.labels if keep_names and spec.labels.names else model.spec.labels
@@ -306,7 +306,7 @@ def check_dtypes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], wh
 
 
 def check_fit(
-    model: Backbone,
+    model: Model,
     tensors: Mapping[str, Tensor],
     where: str,
     translation: Translation | None = None,

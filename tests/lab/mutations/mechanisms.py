@@ -71,12 +71,11 @@ def project_before_reducing(original):
 def normalise_the_stream(original):
     """Post-LN by another name: the stream itself goes through the norm."""
 
-    def forward(self, x, grid, num_prefix=0, read=None):
+    def forward(self, x, grid, num_prefix=0):
         x = self.norm1(x)
         x = x + self.mixer(x, grid, num_prefix)
         x = self.norm2(x)
-        x = x + self.mlp(x)
-        return x if read is None else x[:, read]
+        return x + self.mlp(x)
 
     return forward
 

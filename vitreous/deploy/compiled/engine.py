@@ -30,7 +30,7 @@ from vitreous.deploy.shortcuts import Shortened
 from vitreous.layers.attention import Attend
 from vitreous.layers.layout import AnyLayout
 from vitreous.machine import bf16_is_safe, cpp_compiler
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model
 
 
 class Compiled(nn.Module):
@@ -115,7 +115,7 @@ class ProductAttend(nn.Module):
 @torch.inference_mode(False)  # whose tensors cannot be traced
 @torch.no_grad()
 def prepare(
-    model: Backbone | Shortened,
+    model: Model | Shortened,
     example: Tensor | Sequence[Tensor],
     *,
     dtype: torch.dtype = torch.float32,
@@ -142,7 +142,7 @@ def prepare(
     return Compiled(skeleton, {(images.shape[2], images.shape[3]) for images in examples})
 
 
-def watch(model: Backbone | Shortened, images: Tensor) -> list[Use]:
+def watch(model: Model | Shortened, images: Tensor) -> list[Use]:
     """What every block is given in a forward pass. One image is enough to know; for a tracer there are at least two,
     since it takes a batch of one for a constant.
     """

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from vitreous.deploy.engine import Model, Unfit, sharing_copy
+from vitreous.deploy.engine import AnyModule, Unfit, sharing_copy
 from vitreous.deploy.native.block import NativeBlock, is_exact_gelu
 from vitreous.deploy.native.build import library
 from vitreous.deploy.native.convert import Choice, Converter, Range
@@ -20,7 +20,7 @@ from vitreous.layers.patch import PatchProduct
 OWN_ATTENTION = ("amx", "avx512_vnni")
 
 
-def prepare(model: Model, choice: Choice, ranges: Mapping[str, Range] | None = None) -> Model:
+def prepare(model: AnyModule, choice: Choice, ranges: Mapping[str, Range] | None = None) -> AnyModule:
     """A copy that shares the weights, with the layers named in ``choice`` as it says, and attention in integers too,
     unless they are in float32.
 

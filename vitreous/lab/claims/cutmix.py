@@ -13,6 +13,7 @@ from vitreous.data.mixing import mix
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.prediction import Near
 from vitreous.lab.trial import Trial
+from vitreous.samples import Classes
 
 CLAIM = Claim(
     title="What CutMix does to a picture",
@@ -60,8 +61,9 @@ def mixed(kind: str, seed: int) -> tuple[Tensor, Tensor]:
     white[1::2] = 1
     images = white[:, None, None, None].expand(-1, 1, SIDE, SIDE).contiguous()
     dice = Dice.throw(seed, 0, 0, len(white))
-    pixels, targets = mix(images, torch.stack([1 - white, white], dim=1), AUGMENT[kind], dice)
-    return pixels[::2, 0], targets[::2, 1]
+    pixels, targets = mix(images, Classes(torch.stack([1 - white, white], dim=1)), AUGMENT[kind], dice)
+    assert isinstance(targets, Classes)
+    return pixels[::2, 0], targets.values[::2, 1]
 
 
 def whole_pixels(kind: str, seed: int) -> float:

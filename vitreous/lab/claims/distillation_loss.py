@@ -14,9 +14,10 @@ from vitreous.lab.estimate import exactly
 from vitreous.lab.instruments.chance import seeded
 from vitreous.lab.prediction import Near, near
 from vitreous.lab.trial import Trial
+from vitreous.models.base import combine
 from vitreous.models.vit import ViTConfig
-from vitreous.spec import Batch
-from vitreous.tasks.distill import Distill
+from vitreous.samples import Batch, Classes, Inputs
+from vitreous.tasks.distill import Distill, disagreement
 
 CLAIM = Claim(
     title="The losses of distillation",
@@ -56,7 +57,7 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 def gradient(student: Tensor, teacher: Tensor, temperature: float) -> float:
     """The mean length of the gradient that the library's loss sends to the logits of a picture."""
     pupil = student.clone().requires_grad_()
-    Distill(temperature=temperature).disagreement(pupil, teacher).backward()
+    disagreement(pupil, teacher, Distill(temperature=temperature)).backward()
     assert pupil.grad is not None
     return float(pupil.grad.norm(dim=1).mean()) * len(pupil)
 
@@ -65,10 +66,10 @@ def two_heads() -> tuple[float, float]:
     """How much of the teacher's gradient reaches the class head, and how much of the answer the other head gives."""
     with seeded(0):
         teacher = ViTConfig(image_size=(8, 8), patch_size=(8, 8), dim=8, depth=1, num_heads=1, num_classes=2).build()
-    task = Distill.with_teacher(teacher, weight=1.0)
-    task.prepare("cpu", teacher.spec.preprocess)
+    objective = Distill(teacher=teacher, weight=1.0).start(teacher.spec, "cpu")
     heads = {"class": torch.zeros(2, 2, requires_grad=True), "distill": torch.ones(2, 2, requires_grad=True)}
-    loss, answer = task.loss(lambda images: heads, Batch(torch.ones(2, 3, 8, 8), torch.eye(2)))
+    batch = Batch(Inputs(torch.ones(2, 3, 8, 8)), Classes(torch.eye(2)))
+    loss, answer = objective.loss(heads, batch)["loss"], combine(heads).detach()
     gradients = torch.autograd.grad(loss, tuple(heads.values()))
     to_class, to_distill = (float(gradient.norm()) for gradient in gradients)
     return to_class / (to_class + to_distill), float(answer.mean())

@@ -82,7 +82,7 @@ def growth_by_norm(model: Backbone, images: Tensor) -> float:
 
 def end_of(model: Backbone, images: Tensor) -> Tensor:
     (end,), _ = given_to(model.get_submodule("norm"), lambda: model(images))
-    return end[:, model.answering(model.features(images).num_prefix)]
+    return end[:, model.read_tokens(model.features(images).num_prefix)]
 
 
 def size(x: Tensor) -> float:

@@ -19,7 +19,7 @@ from vitreous.lab.trained import Trained, datasets, trained
 from vitreous.lab.trial import Trial
 from vitreous.layers.block import Block
 from vitreous.models.vit import ViT
-from vitreous.spec import Batch
+from vitreous.samples import Batch
 
 CLAIM = Claim(
     title="Bounds on generalisation",

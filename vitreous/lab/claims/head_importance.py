@@ -22,7 +22,7 @@ from vitreous.lab.trained import Trained, trained
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import SelfAttention
 from vitreous.models.base import Backbone
-from vitreous.tasks.classify import cross_entropy
+from vitreous.tasks.classify import cross_entropy, values_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +48,7 @@ def scores(run: Trained, number: int) -> dict[str, dict[Head, float]]:
     """What each rule says of every head, on pictures that were trained on."""
     batch = learnt(run, number)
     with record(run.model, gradients=True) as trace:
-        cross_entropy(run.model(batch.images), batch.targets).backward()
+        cross_entropy(run.model(batch.images), values_of(batch)).backward()
         spread = torch.stack([entropy(trace[name].weights).mean(dim=(0, 2)) for name in trace])
         slope = torch.stack([gate(trace[name].weights, trace[name].gradient) for name in trace])
     run.model.zero_grad()

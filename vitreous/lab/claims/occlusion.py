@@ -16,7 +16,7 @@ from vitreous.lab.prediction import AtLeast, Near
 from vitreous.lab.sweep import seeds
 from vitreous.lab.trained import Trained, trained
 from vitreous.lab.trial import Trial
-from vitreous.spec import Batch
+from vitreous.samples import Batch, Inputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +65,7 @@ def anywhere(side: int, share: float, seed: int) -> Tensor:
 
 def accuracy(run: Trained, batch: Batch, cover: Tensor) -> float:
     """Under a cover in the pictures' mean colour, which is 0 after normalisation."""
-    return share_right(run.model, Batch(batch.images.masked_fill(cover, 0.0), batch.targets))
+    return share_right(run.model, Batch(Inputs(batch.images.masked_fill(cover, 0.0)), batch.targets))
 
 
 def left(run: Trained, cover: Cover, shares: Sequence[float], number: int) -> list[float]:

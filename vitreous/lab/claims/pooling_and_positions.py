@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from vitreous.evaluate import evaluate
+from vitreous.deploy.evaluate import evaluate
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import exactly
 from vitreous.lab.instruments.compare import accuracies, difference, learned

@@ -15,7 +15,7 @@ from vitreous.lab.prediction import AtLeast, Near
 from vitreous.lab.sweep import seeds
 from vitreous.lab.trained import Trained, trained
 from vitreous.lab.trial import Trial
-from vitreous.tasks.classify import cross_entropy
+from vitreous.tasks.classify import cross_entropy, values_of
 
 CLAIM = Claim(
     title="Sharper minima, a slower start",
@@ -47,7 +47,7 @@ def sharpness(run: Trained, number: int, steps: int) -> tuple[float, float, floa
     parameters = list(model.parameters())
 
     def loss() -> torch.Tensor:
-        return cross_entropy(model(batch.images), batch.targets)
+        return cross_entropy(model(batch.images), values_of(batch))
 
     value, vector = largest_eigenvalue(loss, parameters, steps=steps)
     seen = curvature_along(loss, parameters, vector, step=0.1 / value**0.5)

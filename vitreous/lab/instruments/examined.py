@@ -13,7 +13,8 @@ from vitreous.lab.estimate import Estimate, bootstrap
 from vitreous.lab.instruments.chance import seeded
 from vitreous.lab.trained import Trained, datasets
 from vitreous.models.base import Backbone
-from vitreous.spec import Batch
+from vitreous.samples import Batch
+from vitreous.tasks.classify import values_of
 
 
 def unseen(run: Trained, number: int) -> Batch:
@@ -36,7 +37,7 @@ def right_answers(model: Backbone, batch: Batch) -> torch.Tensor:
     """(b,) of ones and zeros."""
     with torch.no_grad():
         answers = torch.cat([model(part) for part in batch.images.split(256)])
-    return (answers.argmax(1) == batch.targets.argmax(1)).float()
+    return (answers.argmax(1) == values_of(batch).argmax(1)).float()
 
 
 def share_right(model: Backbone, batch: Batch) -> float:

@@ -13,6 +13,7 @@ from vitreous.data.sources import open_data
 from vitreous.lab.instruments.real import deit_tiny
 from vitreous.lab.trial import Trial
 from vitreous.spec import Preprocess
+from vitreous.tasks.classify import values_of
 
 Answers = NDArray[np.float32]  # a row per photo, a logarithm of a probability per class
 Numbers = NDArray[np.int64]
@@ -25,7 +26,7 @@ def answers(trial: Trial, size: int, count: int) -> tuple[Answers, Numbers]:
     rows = []
     with torch.inference_mode():
         for _, batch in loader.part(photos.order(0, 0)[:count]):
-            rows.append((model(batch.images).log_softmax(1).numpy(), batch.targets.argmax(1).numpy()))
+            rows.append((model(batch.images).log_softmax(1).numpy(), values_of(batch).argmax(1).numpy()))
     said, folders = (np.concatenate(column) for column in zip(*rows, strict=True))
     return said, folders
 

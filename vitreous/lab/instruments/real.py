@@ -21,6 +21,7 @@ from vitreous.models import create_model
 from vitreous.models.base import Backbone
 from vitreous.models.vit import ViT
 from vitreous.spec import Preprocess
+from vitreous.tasks.classify import values_of
 from vitreous.weights.load import is_name, load, load_weights
 
 
@@ -58,7 +59,7 @@ def drawn(trial: Trial, missing: str, count: int, *, seed: int = 0, size: int = 
 def prepared(data: Dataset, chosen: Indices, *, size: int = 224) -> tuple[Tensor, Tensor]:
     """Some pictures of a dataset, so many pixels a side, and their classes; unreadable ones are left out."""
     batches = [batch for _, batch in EvaluationLoader(data, Preprocess((size, size))).part(chosen)]
-    return torch.cat([batch.images for batch in batches]), torch.cat([batch.targets for batch in batches]).argmax(1)
+    return torch.cat([batch.images for batch in batches]), torch.cat([values_of(batch) for batch in batches]).argmax(1)
 
 
 def traces(model: Backbone, images: Tensor, *what: What, size: int = 8) -> Iterator[Trace]:

@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model
 
 Name = str | tuple[str, ...]
 Names = tuple[tuple[str, str], ...]
@@ -131,7 +131,7 @@ def stackable(parts: list[Tensor]) -> bool:
     return len(parts) == 1 or all(part.ndim > 0 and part.shape == parts[0].shape for part in parts)
 
 
-def keymaps_of(model: Backbone) -> tuple[KeyMap, ...]:
+def keymaps_of(model: Model) -> tuple[KeyMap, ...]:
     """The key maps for a model or for the class it is derived from."""
     for kind in type(model).__mro__:
         if kind.__module__ in FILES:

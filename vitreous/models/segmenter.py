@@ -1,0 +1,87 @@
+"""Segmentation patch by patch: a backbone and a linear classifier on every cell of its map.
+
+"Segmenter: Transformer for Semantic Segmentation", Strudel et al. 2021 (arXiv 2105.05633), its linear decoder, which is
+also how DINOv2 is probed on dense tasks:
+
+    masks = upsample(W · map + b)        map (d, y, x) of the backbone, masks (classes, Y, X) in pixels of the image
+
+Any backbone serves; ``level`` chooses among the maps of a pyramid. Where we differ from the paper: images of any size,
+whose padding is cut off again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.layers.init import trunc_normal_
+from vitreous.models.base import Backbone, Config, Model, ModelConfig
+from vitreous.models.vit import ViTConfig
+from vitreous.samples import Inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmenterConfig(ModelConfig):
+    """``backbone`` takes image size and channels from here, and has no classifier of its own."""
+
+    backbone: Config = ViTConfig(num_classes=0)
+    level: int = 0  # of the backbone's maps, counted from the finest
+
+    def __post_init__(self) -> None:
+        backbone = Config.given("backbone", self.backbone)
+        own = {"image_size": self.image_size, "num_channels": self.num_channels, "num_classes": 0}
+        object.__setattr__(self, "backbone", backbone.override(**own))
+        super().__post_init__()
+
+    def build(self) -> Segmenter:
+        return Segmenter(self)
+
+
+class Segmenter(Model):
+    config: SegmenterConfig
+    main_output = "masks"
+
+    def __init__(self, config: SegmenterConfig) -> None:
+        super().__init__(config)
+        self.encoder = config.backbone.build()
+        self.strides, self.dims = self.encoder.strides, self.encoder.dims
+        if not 0 <= config.level < len(self.dims):
+            raise ValueError(f"level must be one of the backbone's maps, 0 to {len(self.dims) - 1}; got {config.level}")
+        self.head = self.make_head(config.num_classes)
+
+    @property
+    def backbone(self) -> Backbone:
+        return self.encoder
+
+    def blocks(self) -> list[nn.Module]:
+        return self.encoder.blocks()
+
+    def make_head(self, num_classes: int) -> nn.Module:
+        if num_classes < 1:
+            raise ValueError("a segmenter needs at least one class")
+        head = nn.Conv2d(self.dims[self.config.level], num_classes, kernel_size=1)
+        trunc_normal_(head.weight, std=0.02)
+        assert head.bias is not None
+        nn.init.zeros_(head.bias)
+        return head
+
+    def outputs(self, inputs: Inputs) -> dict[str, Tensor]:
+        return {"masks": self(inputs.images)}
+
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k y x"]:
+        found = self.encoder.features(images).maps
+        if not found:
+            raise ValueError("the backbone drops tokens, so there is no map to segment; set its token_drop_rate to 0")
+        features = found[self.config.level]
+        scores = self.head(features.values)
+        size = [cells * stride for cells, stride in zip(scores.shape[2:], features.stride, strict=True)]
+        masks = F.interpolate(scores, size=size, mode="bilinear", align_corners=False)
+        return masks[:, :, : images.shape[2], : images.shape[3]]
+
+
+VARIANTS: Mapping[str, Any] = {}
