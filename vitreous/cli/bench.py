@@ -60,7 +60,7 @@ def bench(
     out.print(f"fast = vt.accelerate(model, images)  [dim]# takes {fast.report.engine}, {fast.report.precision}[/dim]")
 
 
-def example(net: Model, pictures: str, batch: int, image_size: int | None) -> Float[Tensor, "b c y x"]:
+def example(net: AnyModel, pictures: str, batch: int, image_size: int | None) -> Float[Tensor, "b c y x"]:
     height, width = (image_size, image_size) if image_size else net.spec.preprocess.image_size
     if not pictures:
         noise = torch.Generator().manual_seed(0)
