@@ -9,8 +9,8 @@ from tests.family import tiny
 from vitreous.cli import explain as command
 from vitreous.cli import main
 from vitreous.cli.explain import check_folder, names_of, page_names
-from vitreous.explain import portrait_page
-from vitreous.explain.portrait_sections import SECTIONS
+from vitreous.pages import explanation as explanation_page
+from vitreous.pages.explanation_sections import SECTIONS
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _short_pages(monkeypatch):
     """Pages with their first section alone: drawing the others takes seconds, and is tested where they are made."""
-    monkeypatch.setattr(portrait_page, "SECTIONS", SECTIONS[:1])
+    monkeypatch.setattr(explanation_page, "SECTIONS", SECTIONS[:1])
 
 
 def run(capsys, *words):

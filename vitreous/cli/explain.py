@@ -14,12 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from vitreous.cli.pictures import Pictures, Weights, make_predictor, report_skipped
 from vitreous.cli.show import err, out, shortened
 from vitreous.data.pictures import BadPicture, find_pictures
-from vitreous.explain.portrait import Portrait
-from vitreous.explain.portrait_page import Entry, write_index, write_page
-from vitreous.explain.portrait_sections import verdict
-from vitreous.explain.sitting import choose_methods, class_number
-from vitreous.explain.sitting import portrait as portrait_of
+from vitreous.explain.explainer import choose_methods, class_number
+from vitreous.explain.explainer import portrait as portrait_of
+from vitreous.explain.explanation import Portrait
 from vitreous.models.base import Backbone
+from vitreous.pages.explanation import Entry, write_index, write_page
+from vitreous.pages.explanation_sections import verdict
 
 
 def explain(

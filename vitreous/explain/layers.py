@@ -1,4 +1,4 @@
-"""What every block of a model does with one picture."""
+"""What every block of a model does with one image: attention by head, its measures, lengths of tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitreous.explain.attribution import at_rest
-from vitreous.explain.map_figures import MOST_NUMBERS, Place, cell_at, shares
+from vitreous.explain.maps import MOST_NUMBERS, Place, cell_at, shares
 from vitreous.explain.measures import effective_rank, mean_distance, outliers
 from vitreous.explain.record import record
 from vitreous.explain.recorder import Attention

@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from vitreous.explain.display import display
 from vitreous.explain.faithfulness import auc
-from vitreous.explain.inline import as_html
-from vitreous.explain.layers_seen import LayerSeen, Norms
-from vitreous.explain.map_figures import Place, methods_figure
+from vitreous.explain.layers import LayerSeen, Norms
+from vitreous.explain.maps import Place
 from vitreous.layers.position import Grid
 from vitreous.spec import Labels
 
@@ -110,13 +110,11 @@ class Portrait:
 
     def save(self, path: str | os.PathLike[str], *, beside: Portrait | None = None) -> None:
         """Write one page that needs nothing but itself; ``beside`` is another model's portrait of the same picture."""
-        from vitreous.explain.portrait_page import write_page
-
-        write_page(Path(path), [self] if beside is None else [self, beside])
+        display("page", Path(path), [self] if beside is None else [self, beside])
 
     def _repr_html_(self) -> str:
         """In a notebook the maps show themselves."""
-        return as_html(methods_figure(self.image, {name: one.heat for name, one in self.methods.items()}), repr(self))
+        return str(display("explanation", self))
 
     def __repr__(self) -> str:
         name, share = self.answer.best(1)[0]
