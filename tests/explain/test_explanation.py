@@ -1,8 +1,10 @@
 """An explanation holds what the model computed, for every kind of model, and judges maps by chance."""
 
 import dataclasses
+import json
 import re
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -12,6 +14,7 @@ from tests.explain.explained import named, photo
 from tests.family import tiny
 from vitreous.explain.explainer import class_number
 from vitreous.explain.explainer import portrait as take
+from vitreous.explain.layers import Norms, PointsSeen
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +115,54 @@ def test_classes_by_name_or_number():
     assert [class_number(model, word) for word in ("bee", " CAT ", "3", 4, "猫")] == [1, 2, 3, 4, 6]
     with pytest.raises(ValueError, match="have no names"):
         class_number(tiny("vit_tiny_16"), "cat")
+
+
+def same(listed, tensor):
+    """Nested lists that hold the numbers of a tensor, to four significant digits, with None for NaN."""
+    flat = [np.nan if value is None else value for value in np.asarray(listed, dtype=object).flatten()]
+    assert np.shape(np.asarray(listed, dtype=object)) == tuple(tensor.shape)
+    return np.allclose(flat, tensor.flatten().numpy(), rtol=6e-4, atol=0, equal_nan=True)
+
+
+def test_json_holds_the_numbers_of_the_evidence(vit):
+    told = json.loads(json.dumps(vit.to_json(), allow_nan=False))
+    assert told == vit.to_json()
+    assert (told["version"], told["model"], told["image"]) == (1, "one", "a <b>.png")
+    assert (told["image_size"], told["grid"]) == ([64, 64], [4, 4])
+    assert same(told["answer"]["probabilities"], vit.answer.probabilities)
+    assert told["answer"]["target"] == told["answer"]["best"][0]
+    assert [one["name"] for one in told["answer"]["best"]] == [name for name, _ in vit.answer.best()]
+    assert list(told["methods"]) == list(vit.methods)
+    for name, one in vit.methods.items():
+        method = told["methods"][name]
+        assert same(method["map"], one.heat)
+        assert same(method["deletion"], one.deletion)
+        assert same(method["insertion"], one.insertion)
+        assert method["faithfulness"] == pytest.approx(one.faithfulness, rel=6e-4)
+        assert method["beats_chance"] == vit.beats_chance(name)
+    assert told["chance"]["limit"] == pytest.approx(vit.chance_limit, rel=6e-4)
+    assert told["trusted"] == vit.trusted
+    for name, layer in vit.layers.items():
+        for field in ("heads", "view", "distance", "entropy", "rank"):
+            assert same(told["layers"][name][field], getattr(layer, field))
+    assert list(told["rollout"]) == list(vit.rollout)
+    assert all(same(told["norms"][name]["lengths"], lengths) for name, lengths in vit.norms.lengths.items())
+    assert told["lens"]["blocks.1"]["best"] == told["answer"]["best"]
+
+
+def test_json_is_small_and_says_what_is_missing(vit, resnet):
+    """Each number once, in a few digits: no pixels, no matrices of all tokens."""
+    assert len(json.dumps(vit.to_json())) < 20_000
+    told = resnet.to_json()
+    assert (told["layers"], told["rollout"]) == ({}, {})
+    assert "has no attention" in told["reasons"]["attention"]
+
+
+def test_json_knows_no_nan_and_keeps_points_and_outliers(vit):
+    layer = next(iter(vit.layers.values()))
+    points = PointsSeen(torch.rand(2, 3, 2), torch.rand(2, 3))
+    changed = dataclasses.replace(layer, rank=torch.tensor([np.nan, 0.123456]), points=points).to_json()
+    assert changed["rank"] == [None, 0.1235]
+    assert same(changed["points"]["points"], points.points)
+    norms = Norms({"blocks.0": torch.tensor([1.0, 9.0])}, {"blocks.0": torch.tensor([False, True])})
+    assert norms.to_json() == {"blocks.0": {"lengths": [1.0, 9.0], "outliers": [1]}}
