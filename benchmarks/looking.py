@@ -17,7 +17,7 @@ import torch
 import vitreous as vt
 from benchmarks.record import write_record
 from vitreous.data.pictures import find_pictures, open_picture
-from vitreous.explain.measure_figures import layers_figure
+from vitreous.draw.measures import layers_figure
 from vitreous.explain.measures import head_similarity, outliers
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -18,10 +18,10 @@ from matplotlib.colors import Normalize
 import vitreous as vt
 from benchmarks.record import write_record
 from vitreous.data.scenes import TEST_SEED
+from vitreous.draw.overlay import as_picture, blended
+from vitreous.draw.sheet import draw_sheet
 from vitreous.explain.attribution import cell_size, methods_for
 from vitreous.explain.faithfulness import on_cells, pointing
-from vitreous.explain.figures import as_picture, blended
-from vitreous.explain.sheet import draw_sheet
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 NUM_SCENES = 5

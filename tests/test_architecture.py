@@ -23,6 +23,8 @@ EVERYTHING = {
     "catalogue",
     "plan",
     "explain",
+    "draw",
+    "pages",
     "deploy",
     "tasks",
     "train",
@@ -44,6 +46,8 @@ MAY_IMPORT = {
     "train": {"models", "tasks", "data", "weights"},
     "evaluate": {"models", "tasks", "data", "weights"},
     "explain": {"layers", "models", "weights", "data", "tasks"},
+    "draw": {"explain", "models", "layers", "data", "tasks"},
+    "pages": {"draw", "explain", "models", "data", "tasks", "weights"},
     "plan": {"cost", "models"},
     "deploy": {"models", "layers", "weights", "data"},
     "runs": EVERYTHING - {"cli", "lab"},
@@ -93,6 +97,19 @@ def test_import_is_light():
     results = [subprocess.check_output([sys.executable, "-c", code], text=True).split() for _ in range(3)]
     assert all(len(result) == 1 for result in results), f"heavy modules imported: {results[0][1:]}"
     assert min(float(result[0]) for result in results) < 0.1
+
+
+def test_evidence_is_computed_without_drawing():
+    """Neither matplotlib nor anything that draws is loaded before somebody asks to see something."""
+    code = (
+        "import sys; from PIL import Image; import vitreous as vt; "
+        "model = vt.create_model('vit_tiny_16', depth=1, dim=48, image_size=32, num_classes=3); "
+        "explanation = vt.portrait(model, Image.new('RGB', (32, 32)), quick=True); "
+        "loaded = lambda: [n for n in ('matplotlib', 'vitreous.draw', 'vitreous.pages') if n in sys.modules]; "
+        "print('before', *loaded()); explanation._repr_html_(); print('after', *loaded())"
+    )
+    lines = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
+    assert lines == ["before", "after matplotlib vitreous.draw"]
 
 
 def test_every_public_name_is_there():

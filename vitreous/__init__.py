@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from vitreous.deploy.evaluate import Evaluation, evaluate
     from vitreous.deploy.export import Exported, export
     from vitreous.deploy.predictor import Predictor
-    from vitreous.explain.portrait import Portrait
+    from vitreous.explain.explainer import portrait
+    from vitreous.explain.explanation import Portrait
     from vitreous.explain.record import record
-    from vitreous.explain.sitting import portrait
     from vitreous.explain.trace import Trace
     from vitreous.layers.reparam import fold
     from vitreous.models import create_model, list_models
@@ -67,9 +67,9 @@ _HOME = {
     "Predictor": "vitreous.deploy.predictor",
     "Evaluation": "vitreous.deploy.evaluate",
     "evaluate": "vitreous.deploy.evaluate",
-    "Portrait": "vitreous.explain.portrait",
+    "Portrait": "vitreous.explain.explanation",
     "Trace": "vitreous.explain.trace",
-    "portrait": "vitreous.explain.sitting",
+    "portrait": "vitreous.explain.explainer",
     "record": "vitreous.explain.record",
     "fold": "vitreous.layers.reparam",
     "create_model": "vitreous.models",

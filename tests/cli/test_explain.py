@@ -1,5 +1,7 @@
 """vitreous explain as people use it: one page, an index of pages, two models, and errors of one line."""
 
+import json
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -9,8 +11,8 @@ from tests.family import tiny
 from vitreous.cli import explain as command
 from vitreous.cli import main
 from vitreous.cli.explain import check_folder, names_of, page_names
-from vitreous.explain import portrait_page
-from vitreous.explain.portrait_sections import SECTIONS
+from vitreous.pages import explanation as explanation_page
+from vitreous.pages.explanation_sections import SECTIONS
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _short_pages(monkeypatch):
     """Pages with their first section alone: drawing the others takes seconds, and is tested where they are made."""
-    monkeypatch.setattr(portrait_page, "SECTIONS", SECTIONS[:1])
+    monkeypatch.setattr(explanation_page, "SECTIONS", SECTIONS[:1])
 
 
 def run(capsys, *words):
@@ -98,6 +100,22 @@ def test_two_models(capsys, folder, tmp_path):
     assert page.count("Explained below: cat") == 2
 
 
+def test_the_numbers_behind_a_page_as_json(capsys, folder, tmp_path):
+    """An object for one explanation, a list for several images or models."""
+    one, two = folder / "vit_tiny_16.safetensors", folder / "resnet18.safetensors"
+    words = ("explain", one, folder / "photos" / "a.png", "--quick", "--output", tmp_path / "x.html")
+    found = {}
+    for name, more in (("one", ()), ("compared", ("--compare", two)), ("many", (folder / "photos" / "b c.png",))):
+        path = tmp_path / f"{name}.json"
+        given = (*words[:3], *more, *words[3:]) if name == "many" else (*words, *more)
+        assert run(capsys, *given, "--json", path)[0] == 0
+        found[name] = json.loads(path.read_text())
+    assert found["one"]["version"] == 1
+    assert found["compared"] == [found["one"], found["compared"][1]]
+    assert [one["model"] for one in found["compared"]] == ["vit_tiny_16", "resnet18"]
+    assert [one["image"] for one in found["many"]] == ["a.png", "b c.png"]
+
+
 def test_what_is_finished_is_in_the_index_when_it_is_interrupted(capsys, folder, tmp_path, monkeypatch):
     portrait_of = command.portrait_of
 
@@ -126,6 +144,8 @@ ERRORS = [
     (["resnet18.safetensors", "photos", "--methods", "rollout"], "rollout needs attention between tokens"),
     (["vit_tiny_16.safetensors", "photos", "--output", "page.pdf"], "must end in .html"),
     (["vit_tiny_16.safetensors", "photos", "--output", "no/page.html"], "there is no such folder"),
+    (["vit_tiny_16.safetensors", "photos", "--json", "why.html"], "--json must end in .json, got why.html"),
+    (["vit_tiny_16.safetensors", "photos", "--json", "no/why.json"], "there is no such folder"),
     (["vit_tiny_16.safetensors", "photos", "--compare", "no.safetensors"], "there is no weights file no.safetensors"),
 ]
 

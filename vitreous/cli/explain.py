@@ -7,19 +7,22 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from json import dumps
 from pathlib import Path
+from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from vitreous.cli.pictures import Pictures, Weights, make_predictor, report_skipped
 from vitreous.cli.show import err, out, shortened
 from vitreous.data.pictures import BadPicture, find_pictures
-from vitreous.explain.portrait import Portrait
-from vitreous.explain.portrait_page import Entry, write_index, write_page
-from vitreous.explain.portrait_sections import verdict
-from vitreous.explain.sitting import choose_methods, class_number
-from vitreous.explain.sitting import portrait as portrait_of
+from vitreous.explain.explainer import choose_methods, class_number
+from vitreous.explain.explainer import portrait as portrait_of
+from vitreous.explain.explanation import Portrait
 from vitreous.models.base import Backbone
+from vitreous.pages.explanation import Entry, write_index, write_page
+from vitreous.pages.explanation_sections import verdict
+from vitreous.weights.files import write_atomically
 
 
 def explain(
@@ -32,6 +35,7 @@ def explain(
     target: str | None = None,
     methods: tuple[str, ...] = (),
     quick: bool = False,
+    json: Path | None = None,
 ) -> None:
     """Show why a model answers as it does: one page for a picture, and an index of pages for several.
 
@@ -45,8 +49,11 @@ def explain(
         target: A class, by name or number, to explain in place of the model's own answer.
         methods: Which maps to make, such as rollout "gradient rollout" occlusion; by itself all.
         quick: Only what asks the model a few times.
+        json: A file for the numbers behind the page; for several images or models it holds a list.
     """
-    check_output(output)
+    check_file(output, "--output", ".html", ".htm")
+    if json is not None:
+        check_file(json, "--json", ".json")
     paths = find_pictures(pictures)
     asked = Asked(target, tuple(re.sub("[-_]", " ", name) for name in methods), quick)
     sources = [(weights, model)] + ([] if compare is None else [(compare, compare_model)])
@@ -57,9 +64,9 @@ def explain(
     if len(paths) > 1:
         check_folder(output.with_suffix(""), paths)
     if len(paths) == 1:
-        one_page(sitters, paths[0], output, asked)
+        one_page(sitters, paths[0], output, asked, json)
     else:
-        many_pages(sitters, paths, output, asked)
+        many_pages(sitters, paths, output, asked, json)
 
 
 @dataclass(frozen=True)
@@ -91,10 +98,13 @@ class Sitter:
         )  # fmt: skip
 
 
-def one_page(sitters: Sequence[Sitter], path: Path, output: Path, asked: Asked) -> None:
+def one_page(sitters: Sequence[Sitter], path: Path, output: Path, asked: Asked, json: Path | None) -> None:
     with watched(1) as watch:
         portraits = [sitter.portrait(path, asked, watch.tell) for sitter in sitters]
     write_page(output, portraits)
+    if json is not None:
+        evidence = [portrait.to_json() for portrait in portraits]
+        write_json(json, evidence if len(evidence) > 1 else evidence[0])
     for portrait in portraits:
         out.print(
             f"{portrait.model}: {portrait.answer.best(1)[0][0]}. {verdict(portrait)}", markup=False, soft_wrap=True
@@ -102,10 +112,11 @@ def one_page(sitters: Sequence[Sitter], path: Path, output: Path, asked: Asked) 
     out.print(str(output), markup=False, soft_wrap=True)
 
 
-def many_pages(sitters: Sequence[Sitter], paths: Sequence[Path], output: Path, asked: Asked) -> None:
+def many_pages(sitters: Sequence[Sitter], paths: Sequence[Path], output: Path, asked: Asked, json: Path | None) -> None:
     """Page after page; the index tells of those that are finished, however the run ends."""
     folder = output.with_suffix("")
     entries: list[Entry] = []
+    evidence: list[dict[str, Any]] = []
     skipped: dict[str, str] = {}
     try:
         with watched(len(paths)) as watch:
@@ -115,14 +126,22 @@ def many_pages(sitters: Sequence[Sitter], paths: Sequence[Path], output: Path, a
                     folder.mkdir(exist_ok=True)
                     write_page(folder / name, portraits)
                     entries.append(Entry.of(f"{folder.name}/{name}", portraits))
+                    if json is not None:
+                        evidence += [portrait.to_json() for portrait in portraits]
                 except BadPicture as error:
                     skipped[str(path)] = error.reason
                 watch.next()
     finally:
         if entries:
             write_index(output, [sitter.name for sitter in sitters], entries, skipped)
+            if json is not None:
+                write_json(json, evidence)
     report_skipped(skipped, len(paths))
     say(f"{output}: an index of {len(entries):,} pages in {folder}")
+
+
+def write_json(path: Path, evidence: dict[str, Any] | list[dict[str, Any]]) -> None:
+    write_atomically(path, dumps(evidence, ensure_ascii=False, allow_nan=False).encode())
 
 
 def say(line: str) -> None:
@@ -148,12 +167,12 @@ def page_names(paths: Sequence[Path]) -> list[str]:
     return [f"{name}.html" for name in names]
 
 
-def check_output(output: Path) -> None:
-    """Before hours of work rather than after them."""
-    if output.suffix not in (".html", ".htm"):
-        raise ValueError(f"--output is a page and must end in .html, got {output}")
-    if output.is_dir() or not output.resolve().parent.is_dir():
-        raise ValueError(f"cannot write {output}: {'it is a folder' if output.is_dir() else 'there is no such folder'}")
+def check_file(path: Path, option: str, *endings: str) -> None:
+    """Refuse a file that could not be written before hours of work rather than after them."""
+    if path.suffix not in endings:
+        raise ValueError(f"{option} must end in {endings[0]}, got {path}")
+    if path.is_dir() or not path.resolve().parent.is_dir():
+        raise ValueError(f"cannot write {path}: {'it is a folder' if path.is_dir() else 'there is no such folder'}")
 
 
 def check_folder(folder: Path, pictures: Sequence[Path]) -> None:

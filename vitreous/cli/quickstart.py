@@ -14,7 +14,7 @@ from PIL import Image
 from vitreous.cli.show import out
 from vitreous.data.augment import evaluation_pixels
 from vitreous.data.shapes import Scenes, Shapes
-from vitreous.explain.figures import attention_sheet
+from vitreous.draw.overlay import attention_sheet
 from vitreous.explain.record import record
 from vitreous.models.base import Backbone
 from vitreous.recipes.quickstart import recipe

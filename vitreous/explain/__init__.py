@@ -1,1 +1,1 @@
-"""Looking into a model."""
+"""Evidence about a model: tensors and numbers, without a drawing."""

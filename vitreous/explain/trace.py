@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vitreous.explain import measures
 from vitreous.explain import rollout as flow
+from vitreous.explain.display import display
 from vitreous.explain.recorder import Attention, NoAttention
 from vitreous.layers.layout import Channels, Grouped
 from vitreous.layers.position import Grid
@@ -180,13 +181,7 @@ class Trace(Mapping[str, Attention]):
 
     def _repr_html_(self) -> str:
         """In a notebook a trace shows itself."""
-        from vitreous.explain.inline import as_html
-        from vitreous.explain.map_figures import trace_figure
-
-        try:
-            return as_html(trace_figure(self), alt=str(self))
-        except ValueError as reason:  # nothing that could be drawn
-            return f"<pre>{self}\n({reason})</pre>"
+        return str(display("trace", self))
 
     def __repr__(self) -> str:
         lines = [f"  {name}: {shapes(attention)}" for name, attention in self.items()]

@@ -7,8 +7,7 @@ from itertools import groupby
 from math import ceil, log10
 from typing import TYPE_CHECKING, Any
 
-from vitreous.explain.measure_figures import LINES, side_by_side
-from vitreous.explain.report_figures import BLUE, INK, ORANGE, plain
+from vitreous.draw.style import BLUE, INK, LINES, ORANGE, plain, side_by_side
 from vitreous.lab.claim import Axes, Case, Claim
 from vitreous.lab.prediction import AtLeast, AtMost, Near, Prediction
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitreous.explain.inline import any_script
+from vitreous.draw.inline import any_script
 from vitreous.lab.claim import Case, Source
 from vitreous.lab.outcome import Outcome
 from vitreous.lab.table import NAMES, PARTS, Experiment, find

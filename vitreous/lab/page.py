@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from vitreous.explain import report_page as html
-from vitreous.explain.inline import as_drawing
+from vitreous.draw.inline import as_drawing
 from vitreous.lab.claim import Case, Claim
 from vitreous.lab.formula import as_svg
 from vitreous.lab.outcome import Outcome, Verdict
 from vitreous.lab.table import NAMES, PARTS, find
 from vitreous.lab.words import RULE, decided, measured, tally
+from vitreous.pages import html
 from vitreous.weights.files import write_atomically
 
 STYLE = """

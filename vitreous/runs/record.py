@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vitreous.data.base import Dataset
 from vitreous.data.loader import EvaluationLoader
 from vitreous.explain.record import record
-from vitreous.explain.report import write_report
+from vitreous.pages.run import write_report
 from vitreous.layers.attention import Seam
 from vitreous.models.base import Backbone, Model
 from vitreous.runs.recipe import Recipe

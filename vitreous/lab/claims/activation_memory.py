@@ -116,8 +116,7 @@ def cases(trial: Trial) -> Iterator[Case]:
 
 def draw(outcome: Outcome) -> Figure:
     """Megabytes against tokens, with lines of slope 1 and 2 to compare with."""
-    from vitreous.explain.measure_figures import LINES, side_by_side
-    from vitreous.explain.report_figures import INK, plain
+    from vitreous.draw.style import INK, LINES, plain, side_by_side
     from vitreous.lab.figures import legend
 
     figure, (axis,) = side_by_side(1, width=5.8, height=3.4)

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.explain.measure_figures import side_by_side
-from vitreous.explain.report_figures import BLUE, plain
+from vitreous.draw.style import BLUE, plain, side_by_side
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly
 from vitreous.lab.figures import DOCUMENT, legend

@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.explain.measure_figures import LINES, side_by_side
+from vitreous.draw.style import INK, LINES, plain, side_by_side
 from vitreous.explain.measures import effective_rank, entropy, rank
-from vitreous.explain.report_figures import INK, plain
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly
 from vitreous.lab.figures import DOCUMENT, RIGHT, dots, legend, place

@@ -97,8 +97,7 @@ def cases(trial: Trial) -> Iterator[Case]:
 
 
 def draw(outcome: Outcome) -> Figure:
-    from vitreous.explain.measure_figures import side_by_side
-    from vitreous.explain.report_figures import INK, ORANGE, plain
+    from vitreous.draw.style import INK, ORANGE, plain, side_by_side
 
     figure, panels = side_by_side(2)
     fewer = np.arange(len(outcome.series["entropy"])) >= (len(QUICK) if outcome.quick else len(ALIKE))

@@ -103,8 +103,7 @@ def cases(trial: Trial) -> Iterator[Case]:
 
 def draw(outcome: Outcome) -> Figure:
     """The error over x: of the value, and of the slope."""
-    from vitreous.explain.measure_figures import side_by_side
-    from vitreous.explain.report_figures import BLUE, INK, ORANGE, plain
+    from vitreous.draw.style import BLUE, INK, ORANGE, plain, side_by_side
 
     figure, (axis,) = side_by_side(1, width=6.4, height=3.0)
     for name, colour in (("values", ORANGE), ("slopes", BLUE)):

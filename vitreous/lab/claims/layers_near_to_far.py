@@ -126,8 +126,7 @@ def probes(model: ViT, trial: Trial) -> Iterator[Case]:
 
 def draw(outcome: Outcome) -> Figure:
     """Distance by block, and what is read off each block; without weights the usual rows."""
-    from vitreous.explain.measure_figures import LINES, side_by_side
-    from vitreous.explain.report_figures import plain
+    from vitreous.draw.style import LINES, plain, side_by_side
     from vitreous.lab.figures import in_rows, legend
 
     if "distance" not in outcome.series:

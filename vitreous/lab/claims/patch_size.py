@@ -99,8 +99,7 @@ def config_of(run: Trained) -> ViTConfig:
 
 
 def draw(outcome: Outcome) -> Figure:
-    from vitreous.explain.measure_figures import side_by_side
-    from vitreous.explain.report_figures import BLUE, INK, plain
+    from vitreous.draw.style import BLUE, INK, plain, side_by_side
 
     figure, panels = side_by_side(3, width=2.9)
     values = outcome.series

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from vitreous.cost import cost
-from vitreous.explain.report_figures import INK
+from vitreous.draw.style import INK
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import exactly
 from vitreous.lab.figures import DOCUMENT, legend, over_an_axis

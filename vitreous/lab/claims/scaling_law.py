@@ -130,8 +130,7 @@ def cases(trial: Trial) -> Iterator[Case]:
 
 def draw(outcome: Outcome) -> Figure:
     """Both laws of the parameters through what was measured, and as far as they are asked."""
-    from vitreous.explain.measure_figures import side_by_side
-    from vitreous.explain.report_figures import BLUE, INK, ORANGE, plain
+    from vitreous.draw.style import BLUE, INK, ORANGE, plain, side_by_side
 
     figure, (axis,) = side_by_side(1, width=5.6, height=3.3)
     sizes, accuracy = (np.array(outcome.series[name]) for name in ("parameters", "accuracy"))

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vitreous.explain.measure_figures import LINES, side_by_side
+from vitreous.draw.style import INK, LINES, plain, side_by_side
 from vitreous.explain.measures import entropy
-from vitreous.explain.report_figures import INK, plain
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.figures import DOCUMENT, dots, legend
 from vitreous.lab.instruments.attention_matrix import attention_matrix, random_heads

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vitreous.explain import report_page as html
-from vitreous.explain.inline import as_drawing, picture_tag
-from vitreous.explain.map_figures import depth_figure, heads_figure, methods_figure, points_figure
-from vitreous.explain.measure_figures import curves_figure, layers_figure, lens_figure, norms_figure
-from vitreous.explain.portrait import Portrait
-from vitreous.explain.weight_figures import filter_figure, position_figure
+from vitreous.draw.inline import as_drawing, picture_tag
+from vitreous.draw.maps import depth_figure, heads_figure, methods_figure, points_figure
+from vitreous.draw.measures import curves_figure, layers_figure, lens_figure, norms_figure
+from vitreous.draw.parameters import filter_figure, position_figure
+from vitreous.explain.explanation import Portrait
+from vitreous.pages import html
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

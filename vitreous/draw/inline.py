@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from vitreous.explain.figures import Array, as_picture
-from vitreous.explain.report_figures import as_svg
+from vitreous.draw.overlay import Array, as_picture
+from vitreous.draw.style import BLUE, INK, ORANGE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+#: What a page (``pages/html.py``) draws in the place of our colors, light or dark.
+ON_PAGE = {BLUE: "rgb(var(--blue))", ORANGE: "rgb(var(--orange))", INK: "currentColor"}
 
 
 def as_html(figure: Figure, alt: str) -> str:
@@ -35,6 +38,20 @@ def as_drawing(figure: Figure, name: str, alt: str) -> str:
         svg = as_svg(figure, name)
     svg = re.sub(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)", lambda found: smaller(found[1]), svg)
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)
+
+
+def as_svg(figure: Figure, name: str) -> str:
+    """Text stays text, colours become the page's, and no name within occurs in a drawing of another ``name``."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    for ours, on_page in ON_PAGE.items():
+        svg = svg.replace(ours, on_page)
+    return re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)
 
 
 @contextmanager

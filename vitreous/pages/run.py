@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.explain import report_figures as figures
-from vitreous.explain import report_page as html
-from vitreous.explain.report_run import Predictions, Run, is_number, read_run
+from vitreous.draw import run as figures
+from vitreous.pages import html
+from vitreous.pages.run_folder import Predictions, Run, is_number, read_run
 from vitreous.tasks import metrics
 from vitreous.weights.files import write_atomically
 

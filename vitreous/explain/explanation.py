@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from vitreous.explain.display import display
 from vitreous.explain.faithfulness import auc
-from vitreous.explain.inline import as_html
-from vitreous.explain.layers_seen import LayerSeen, Norms
-from vitreous.explain.map_figures import Place, methods_figure
+from vitreous.explain.layers import LayerSeen, Norms
+from vitreous.explain.maps import Place
+from vitreous.explain.plain_numbers import listed, rounded
 from vitreous.layers.position import Grid
 from vitreous.spec import Labels
 
+VERSION = 1  # of what to_json gives
 RANDOM_ORDERS = 8
 #: Student's t on one side with seven degrees of freedom, eight random orders, at 5 % divided by 1, 2, … 6 methods.
 STUDENT = (1.895, 2.365, 2.642, 2.841, 2.998, 3.128)
@@ -46,8 +49,22 @@ class Answer:
 
     def best(self, count: int = 5) -> list[tuple[str, float]]:
         """The likeliest classes, likeliest first."""
-        shares, numbers = self.probabilities.topk(min(count, len(self.probabilities)))
-        return [(self.labels[number], share) for number, share in zip(numbers.tolist(), shares.tolist(), strict=True)]
+        return [(self.labels[number], float(self.probabilities[number])) for number in self.likeliest(count)]
+
+    def likeliest(self, count: int) -> list[int]:
+        return self.probabilities.topk(min(count, len(self.probabilities))).indices.tolist()
+
+    def to_json(self) -> dict[str, Any]:
+        """The class that is explained, the five likeliest, and the probabilities of all classes in their order."""
+        return self.summary() | {"probabilities": listed(self.probabilities)}
+
+    def summary(self) -> dict[str, Any]:
+        """The class that is explained and the five likeliest, as plain numbers."""
+        target, *best = (
+            {"class": number, "name": self.labels[number], "probability": rounded(float(self.probabilities[number]))}
+            for number in (self.target, *self.likeliest(5))
+        )
+        return {"target": target, "best": best}
 
 
 @dataclass(frozen=True)
@@ -68,6 +85,17 @@ class Explained:
         """How far the area under insertion is the larger."""
         falling, rising = self.areas
         return rising - falling
+
+    def to_json(self) -> dict[str, Any]:
+        falling, rising = self.areas
+        return {
+            "map": listed(self.heat),
+            "deletion": listed(self.deletion),
+            "insertion": listed(self.insertion),
+            "deletion_area": rounded(falling),
+            "insertion_area": rounded(rising),
+            "faithfulness": rounded(self.faithfulness),
+        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,15 +136,41 @@ class Portrait:
     def beats_chance(self, method: str) -> bool:
         return self.methods[method].faithfulness > self.chance_limit
 
+    def to_json(self) -> dict[str, Any]:
+        """The evidence as plain numbers with four significant digits, under the names of the fields.
+
+        Pixels and what is the same for every image (positions, filters) are left out.
+        """
+        return {
+            "version": VERSION,
+            "model": self.model,
+            "image": self.picture,
+            "image_size": list(self.image.shape[1:]),
+            "answer": self.answer.to_json(),
+            "grid": list(self.chance[0].heat.shape),
+            "methods": {
+                name: one.to_json() | {"beats_chance": self.beats_chance(name)} for name, one in self.methods.items()
+            },
+            "chance": {
+                "faithfulness": [rounded(order.faithfulness) for order in self.chance],
+                "limit": rounded(self.chance_limit),
+            },
+            "trusted": self.trusted,
+            "place": [rounded(part) for part in self.place],
+            "layers": {block: layer.to_json() for block, layer in self.layers.items()},
+            "rollout": {block: listed(heat) for block, heat in self.rollout.items()},
+            "norms": {} if self.norms is None else self.norms.to_json(),
+            "lens": {block: replace(self.answer, probabilities=row).summary() for block, row in self.lens.items()},
+            "reasons": dict(self.reasons),
+        }
+
     def save(self, path: str | os.PathLike[str], *, beside: Portrait | None = None) -> None:
         """Write one page that needs nothing but itself; ``beside`` is another model's portrait of the same picture."""
-        from vitreous.explain.portrait_page import write_page
-
-        write_page(Path(path), [self] if beside is None else [self, beside])
+        display("page", Path(path), [self] if beside is None else [self, beside])
 
     def _repr_html_(self) -> str:
         """In a notebook the maps show themselves."""
-        return as_html(methods_figure(self.image, {name: one.heat for name, one in self.methods.items()}), repr(self))
+        return str(display("explanation", self))
 
     def __repr__(self) -> str:
         name, share = self.answer.best(1)[0]

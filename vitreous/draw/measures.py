@@ -9,23 +9,12 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from vitreous.explain.figures import Array, as_numbers
-from vitreous.explain.report_figures import BLUE, INK, ORANGE, plain
+from vitreous.draw.overlay import Array, as_numbers
+from vitreous.draw.style import BLUE, INK, LINES, ORANGE, plain, side_by_side
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-#: Lines that everybody can tell apart (Okabe and Ito), also by their dashes.
-LINES = (
-    (BLUE, "-"),
-    (ORANGE, "-"),
-    ("#009e73", "-"),
-    ("#cc79a7", "-"),
-    ("#56b4e9", (0, (4, 1.5))),
-    ("#e69f00", (0, (4, 1.5))),
-    ("#8a8f98", (0, (1, 1))),
-)
 
 #: How names of classes are written: as they are, also with dollar signs.
 WORDS: dict[str, Any] = {"fontsize": 8, "color": INK, "ha": "left", "va": "bottom", "parse_math": False}
@@ -114,13 +103,6 @@ def curves_figure(
 
 def shares_of(curve: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.linspace(0, 1, len(curve))
-
-
-def side_by_side(count: int, *, width: float = 3.4, height: float = 2.7) -> tuple[Figure, list[Axes]]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width * count, height), dpi=120, layout="constrained")
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
 
 
 def finish(axis: Axes, measure: str, layers: Sequence[str]) -> None:

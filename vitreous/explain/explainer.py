@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from vitreous.data.pictures import BadPicture, open_picture, standard
 from vitreous.data.transforms import transforms
 from vitreous.explain.attribution import METHODS, OF_ATTENTION, Method, at_rest, cell_size, methods_for
+from vitreous.explain.explanation import RANDOM_ORDERS, Answer, Explained, Portrait
 from vitreous.explain.faithfulness import deletion, insertion, on_cells
-from vitreous.explain.layers_seen import LayerSeen, rollout_by_depth, see_layers, see_norms
+from vitreous.explain.layers import LayerSeen, rollout_by_depth, see_layers, see_norms
 from vitreous.explain.lens import logit_lens
-from vitreous.explain.map_figures import Place, as_seen
-from vitreous.explain.portrait import RANDOM_ORDERS, Answer, Explained, Portrait
+from vitreous.explain.maps import Place, denormalized
+from vitreous.explain.parameters import first_filters, positions_of
 from vitreous.explain.record import plain
-from vitreous.explain.weight_figures import first_filters, positions_of
 from vitreous.models import MODELS
 from vitreous.models.base import Backbone
 from vitreous.options import did_you_mean
@@ -83,7 +83,7 @@ class Sitting:
         return Portrait(
             model=model,
             picture=picture,
-            image=as_seen(self.image[0], self.net.spec.preprocess),
+            image=denormalized(self.image[0], self.net.spec.preprocess),
             answer=answer,
             methods=methods,
             chance=tuple(chance),

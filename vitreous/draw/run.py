@@ -1,9 +1,8 @@
-"""The drawings of a run's report, as SVG that takes the page's colours, and pictures with what was looked at."""
+"""Figures of a training run: learning curves, a reliability diagram, images with what was looked at."""
 
 from __future__ import annotations
 
 import io
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,16 +10,14 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.explain.figures import overlay
+from vitreous.draw.inline import as_svg
+from vitreous.draw.overlay import overlay
+from vitreous.draw.style import BLUE, INK, ORANGE, plain
 from vitreous.tasks.metrics import Reliability
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Two colours that everybody can tell apart (Okabe and Ito), and ink; the page has its own shade of each.
-BLUE, ORANGE, INK = "#0072b2", "#d55e00", "#010203"
-ON_PAGE = {BLUE: "rgb(var(--blue))", ORANGE: "rgb(var(--orange))", INK: "currentColor"}
 MOST_POINTS = 400
 
 Line = tuple[list[float], list[float]]
@@ -96,29 +93,3 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained", facecolor="none")
-
-
-def plain(axis: Axes) -> None:
-    """No box, a faint grid, everything in the page's ink."""
-    axis.set_facecolor("none")
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color(INK)
-    axis.grid(alpha=0.15, color=INK, linewidth=0.8)
-    axis.set_axisbelow(True)
-    axis.tick_params(colors=INK, labelsize=8.5)
-    axis.xaxis.label.set_color(INK)
-    axis.yaxis.label.set_color(INK)
-
-
-def as_svg(figure: Figure, name: str) -> str:
-    """Text stays text, colours become the page's, and no name within occurs in a drawing of another ``name``."""
-    import matplotlib
-
-    buffer = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :]
-    for ours, on_page in ON_PAGE.items():
-        svg = svg.replace(ours, on_page)
-    return re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)

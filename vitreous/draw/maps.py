@@ -6,7 +6,6 @@ since one cell may well get a hundred shares, and it is the same for all maps of
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +16,9 @@ from jaxtyping import Float, Shaped, UInt8
 from PIL import Image
 from torch import Tensor
 
-from vitreous.explain.figures import Array, as_numbers, as_picture, blended
-from vitreous.explain.rollout import class_attention
-from vitreous.explain.sheet import Sheet, colour_bar, coloured, draw_sheet
-from vitreous.spec import Preprocess
+from vitreous.draw.overlay import Array, as_numbers, as_picture, blended
+from vitreous.draw.sheet import Sheet, colour_bar, coloured, draw_sheet
+from vitreous.explain.maps import Place, cell_at, denormalized, mean_over_heads
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,12 +32,7 @@ GROUPS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc
 DOT: dict[str, Any] = {"edgecolors": "black", "linewidths": 0.4, "alpha": 0.9}
 MOST_COLUMNS = 12
 MOST_ROWS = 16
-#: A trace shows itself unless that means to lay out a matrix of more numbers than this.
-MOST_NUMBERS = 40_000_000
-
 EXTREMES = ((min, torch.min), (max, torch.max))
-
-Place = tuple[float, float]  # y and x, from 0 at the upper and left edge to 1 at the lower and right one
 
 
 def methods_figure(image: Shaped[Array, "c y x"], heats: Mapping[str, Array]) -> Figure:
@@ -134,38 +127,11 @@ def trace_figure(trace: Trace) -> Figure:
     norm = shares_norm(list(chosen.values()))
     size = tile_size(list(chosen.values()))
     tiles = []
-    for row, image in enumerate(as_seen(trace.images[:4], trace.model.spec.preprocess)):
+    for row, image in enumerate(denormalized(trace.images[:4], trace.model.spec.preprocess)):
         tiles += [fitted(image, size), *(coloured(enlarged(images[row], size), norm) for images in chosen.values())]
     sheet = draw_sheet(tiles, ["image", *chosen], columns=1 + len(chosen), side=0.85, cells=True)
     shares_bar(sheet, norm)
     return sheet.figure
-
-
-def mean_over_heads(trace: Trace, block: str) -> Float[Tensor, "b y x"] | None:
-    """Class attention in shares; None for what lies on no grid, or is too large to be laid out by the way."""
-    attentions = trace.looking()[block]
-    try:
-        grid, num_prefix = trace.cells(block)
-        numbers = math.prod(attentions[0].weights.shape[:2]) * (num_prefix + math.prod(grid)) ** 2
-        if numbers > MOST_NUMBERS:
-            return None
-        found = class_attention(trace.whole_of(block), grid, num_prefix, rows=trace.rows(block))
-        return shares(found.mean(dim=1))
-    except (ValueError, AttributeError):  # weights that were not kept, or no longer are a matrix of tokens
-        return None
-
-
-def as_seen(images: Float[Tensor, "*b c y x"], preprocess: Preprocess) -> UInt8[Tensor, "*b c y x"]:
-    """Normalised images as pictures again."""
-    mean, std = (images.new_tensor(values)[:, None, None] for values in (preprocess.mean, preprocess.std))
-    return ((images * std + mean).clamp(0, 1) * 255).round().to(torch.uint8).cpu()
-
-
-def shares(maps: Float[Array, "*b y x"]) -> Float[Tensor, "*b y x"]:
-    """Maps in which 1 is what every cell would get if all got the same."""
-    values = as_numbers(maps)
-    mean = values.mean(dim=(-2, -1), keepdim=True)
-    return torch.where(mean > 0, values / mean, 0.0)
 
 
 def shares_norm(maps: Sequence[Array]) -> Normalize:
@@ -217,12 +183,6 @@ def mark_cell(axis: Axes, place: Place, corner: tuple[int, int], *, grid: Sequen
     start = (corner[0] + column * width - 0.5, corner[1] + row * height - 0.5)
     for colour, line in (("black", 2.6), ("white", 1.3)):
         axis.add_patch(Rectangle(start, width, height, fill=False, edgecolor=colour, linewidth=line))
-
-
-def cell_at(place: Place, grid: Sequence[int]) -> tuple[int, int]:
-    """Row and column of the cell that a place lies in."""
-    row, column = (min(int(part * count), count - 1) for part, count in zip(place, grid, strict=True))
-    return row, column
 
 
 def spread(layers: Mapping[str, Any], most: int) -> dict[str, Any]:

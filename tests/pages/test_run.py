@@ -2,45 +2,14 @@
 
 import json
 import re
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
-from vitreous.explain.report import write_report
+from tests.pages.parser import Page
+from vitreous.pages.run import write_report
 
 CLASSES = ["cat", "dog", "<script>eel</script>", "$x_", "猫"]
-VOID = {"meta", "img", "br", "path", "use"}
-
-
-class Page(HTMLParser):
-    """The page's text, and a check that what opens also closes."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.words, self.tags = [], [], []
-        self.feed(text)
-        assert not self.open, f"left open: {self.open}"
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        if tag not in VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.words.append(data)
-
-    @property
-    def text(self):
-        return re.sub(r"\s+", " ", " ".join(self.words))
-
-    @property
-    def headings(self):
-        return [word for word in self.words if word in SECTIONS]
 
 
 SECTIONS = {
@@ -52,6 +21,10 @@ SECTIONS = {
     "Worst mistakes",
     "Settings",
 }
+
+
+def sections_of(page):
+    return [word for word in page.words if word in SECTIONS]
 
 
 def report(run):
@@ -107,7 +80,7 @@ def page(tmp_path_factory):
 
 
 def test_a_whole_run(page):
-    assert page.headings == [
+    assert sections_of(page) == [
         "How it learned",
         "What it confuses",
         "Class by class",
@@ -164,8 +137,8 @@ def test_several_labels_are_judged_one_by_one(run):
     logits = np.array([[2, 2, 0], [1, 1, 0], [3, 3, 0]], dtype=np.float32)
     np.savez(run / "predictions.npz", logits=logits, targets=targets)
     page = report(run)
-    assert "Label by label" in page.headings
-    assert not {"What it confuses", "Class by class", "How far to believe it"} & set(page.headings)
+    assert "Label by label" in sections_of(page)
+    assert not {"What it confuses", "Class by class", "How far to believe it"} & set(sections_of(page))
     assert re.search(r"dog 0\.500 .* cat 1\.000 1\.000 2 1 0 .*<script>eel</script> – – 0 2 1", page.text)
 
 
@@ -184,7 +157,7 @@ def test_what_is_missing_is_left_out(run, only, headings):
         if path.name != only:
             path.unlink()
     page = report(run)
-    assert page.headings == headings
+    assert sections_of(page) == headings
     assert "left out" not in page.text
 
 
@@ -193,7 +166,7 @@ def test_what_is_damaged_is_left_out_with_a_note(run):
         path.write_bytes(b'{"st\n{"st\n')
     (run / "result.json").write_text('{"accuracy": 0.5}')
     page = report(run)
-    assert page.headings == []
+    assert sections_of(page) == []
     for name in ("config.json", "classes.json", "predictions.npz", "mistakes.npz"):
         assert f"{name} is damaged" in page.text
     assert "1 damaged lines of log.jsonl" in page.text
@@ -206,7 +179,7 @@ def test_a_diverged_run_still_has_a_report(run):
     )
     (run / "result.json").write_text('{"accuracy": NaN, "seconds": 2}')
     page = report(run)
-    assert page.headings == ["How it learned", "Worst mistakes", "Settings"]
+    assert sections_of(page) == ["How it learned", "Worst mistakes", "Settings"]
     assert "diverged" in page.text
 
 

@@ -1,4 +1,4 @@
-"""What weights look like by themselves, before any picture: positions and the filters of the first layer."""
+"""Figures of weights, whatever the image: similarity of positions, and the filters of the first layer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitreous.explain.figures import Array, as_numbers
-from vitreous.explain.report_figures import INK
-from vitreous.layers.patch import grid_of
-from vitreous.layers.position import Grid, Learned, LearnedAxes, SinCos
-from vitreous.models.base import Backbone
+from vitreous.draw.overlay import Array, as_numbers
+from vitreous.draw.style import INK
+from vitreous.layers.position import Grid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,22 +98,3 @@ def tiles(rows: list[list[np.ndarray]], *, fill: float) -> np.ndarray:
             y, x = i * (height + gap), j * (width + gap)
             canvas[y : y + height, x : x + width] = picture
     return canvas
-
-
-def positions_of(model: Backbone) -> tuple[Float[Tensor, "n d"], Grid]:
-    """The positions that a model adds to its cells, learned or fixed, at its native size; else the reason."""
-    for module in model.modules():
-        if isinstance(module, Learned | LearnedAxes | SinCos):
-            grid = grid_of(model.config.image_size, model.strides[0]) if isinstance(module, SinCos) else module.grid
-            return module(grid)[0, module.num_prefix :].detach(), grid
-    raise ValueError("this model adds no table of positions: its attention, or its convolutions, know where things are")
-
-
-def first_filters(model: Backbone) -> Float[Tensor, "d c p q"]:
-    """The weights of the convolution that sees the pixels; else the reason."""
-    first = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
-    if first is None or first.in_channels != model.config.num_channels:
-        raise ValueError(
-            "the first convolution of this model does not see pixels, but what a fixed filter made of them"
-        )
-    return first.weight.detach()

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy.typing import NDArray
 
-from vitreous.explain.figures import COLOURS
-from vitreous.explain.report_figures import INK
+from vitreous.draw.overlay import COLOURS
+from vitreous.draw.style import INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 from PIL import Image
 
-from vitreous.explain import report_page as html
-from vitreous.explain.figures import as_picture
-from vitreous.explain.inline import image_tag
-from vitreous.explain.portrait import Portrait
-from vitreous.explain.portrait_sections import SECTIONS, Section
+from vitreous.draw.inline import image_tag
+from vitreous.draw.overlay import as_picture
+from vitreous.explain.explanation import Portrait
+from vitreous.pages import html
+from vitreous.pages.explanation_sections import SECTIONS, Section
 from vitreous.weights.files import write_atomically
 
 STYLE = """

@@ -6,9 +6,12 @@ import torch
 
 import vitreous as vt
 from tests.family import tiny
-from vitreous.explain import map_figures, measure_figures, weight_figures
-from vitreous.explain.figures import as_picture, overlay, resized
-from vitreous.explain.inline import as_drawing, as_html
+from vitreous.draw import maps as map_figures
+from vitreous.draw import measures as measure_figures
+from vitreous.draw import parameters as weight_figures
+from vitreous.draw.inline import as_drawing, as_html
+from vitreous.draw.overlay import as_picture, overlay, resized
+from vitreous.explain.maps import shares
 
 IMAGE = torch.randint(0, 256, (3, 40, 56), dtype=torch.uint8)
 
@@ -64,8 +67,8 @@ def test_maps_of_a_picture(grid):
     heats = {"rollout": torch.rand(grid), "all zero": torch.zeros(grid), "against": -torch.rand(grid)}
     svg = drawn(map_figures.methods_figure(IMAGE, heats))
     assert all(f">{name}<" in svg for name in ("the picture", *heats))
-    shares = {f"blocks.{index}": map_figures.shares(torch.rand(grid)) for index in range(3)}
-    assert ">blocks.2<" in drawn(map_figures.depth_figure(IMAGE, shares, place=(0.99, 0.0)))
+    even = {f"blocks.{index}": shares(torch.rand(grid)) for index in range(3)}
+    assert ">blocks.2<" in drawn(map_figures.depth_figure(IMAGE, even, place=(0.99, 0.0)))
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (2, 3), (30, 1), (1, 40)])
@@ -83,21 +86,6 @@ def test_layers_may_differ_in_heads_and_grid():
     figure = map_figures.heads_figure(maps)
     opaque = np.asarray(figure.axes[0].get_images()[0].get_array())[..., 3] > 0
     assert opaque.sum() == (2 + 4) * 56 * 56
-
-
-def test_a_share_is_one_where_all_cells_get_the_same():
-    assert torch.equal(map_figures.shares(torch.full((2, 3, 4), 0.07)), torch.ones(2, 3, 4))
-    assert torch.equal(map_figures.shares(torch.zeros(1, 1)), torch.zeros(1, 1))
-    uneven = map_figures.shares(torch.tensor([[0.1, 0.3]], dtype=torch.float16))
-    assert torch.allclose(uneven, torch.tensor([[0.5, 1.5]]), atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("place", "grid", "cell"),
-    [((0.0, 0.0), (5, 7), (0, 0)), ((1.0, 1.0), (5, 7), (4, 6)), ((0.5, 0.2), (2, 5), (1, 1))],
-)
-def test_a_place_lies_in_a_cell(place, grid, cell):
-    assert map_figures.cell_at(place, grid) == cell
 
 
 def top_of(figure):
@@ -174,20 +162,6 @@ def test_principal_filters_are_the_directions_in_which_filters_differ():
     filters = torch.randn(100, 1) * direction + 0.01 * torch.randn(100, 48) + 3.0
     first = weight_figures.principal_filters(filters.reshape(100, 3, 4, 4), 2)[0].flatten()
     assert (first @ direction).abs() > 0.99
-
-
-def test_what_a_model_shows_of_its_weights():
-    model = tiny("vit_tiny_16")
-    table, grid = weight_figures.positions_of(model)
-    assert grid == (4, 4)
-    assert torch.equal(table, model.position.table[0, 1:])
-    assert weight_figures.first_filters(model).shape == (192, 3, 16, 16)
-    waves, grid = weight_figures.positions_of(tiny("vit_tiny_16", position="sincos_2d"))
-    assert (waves.shape, grid) == ((16, 192), (4, 4))
-    with pytest.raises(ValueError, match="adds no table of positions"):
-        weight_figures.positions_of(tiny("resnet18"))
-    with pytest.raises(ValueError, match="does not see pixels"):
-        weight_figures.first_filters(tiny("vit_tiny_16", stem="residual"))
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_16", "xcit_nano_12_16", "dat_tiny", "mobilevit_xxs", "pvt_tiny"])

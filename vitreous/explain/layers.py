@@ -1,17 +1,19 @@
-"""What every block of a model does with one picture."""
+"""What every block of a model does with one image: attention by head, its measures, lengths of tokens."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitreous.explain.attribution import at_rest
-from vitreous.explain.map_figures import MOST_NUMBERS, Place, cell_at, shares
+from vitreous.explain.maps import MOST_NUMBERS, Place, cell_at, shares
 from vitreous.explain.measures import effective_rank, mean_distance, outliers
+from vitreous.explain.plain_numbers import listed
 from vitreous.explain.record import record
 from vitreous.explain.recorder import Attention
 from vitreous.explain.rollout import class_attention, relevance_map, rollout
@@ -32,6 +34,9 @@ class PointsSeen:
     points: Float[Tensor, "g m 2"]
     weights: Float[Tensor, "g m"]
 
+    def to_json(self) -> dict[str, Any]:
+        return {"points": listed(self.points), "weights": listed(self.weights)}
+
 
 @dataclass(frozen=True)
 class LayerSeen:
@@ -49,6 +54,19 @@ class LayerSeen:
     entropy: Float[Tensor, " h"]  # nats
     rank: Float[Tensor, " h"]
     points: PointsSeen | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Maps and measures; the matrix of all tokens (``together``) is left out for its size."""
+        return {
+            "grid": list(self.grid),
+            "num_prefix": self.num_prefix,
+            "heads": listed(self.heads),
+            "view": None if self.view is None else listed(self.view),
+            "distance": listed(self.distance),
+            "entropy": listed(self.entropy),
+            "rank": listed(self.rank),
+            "points": None if self.points is None else self.points.to_json(),
+        }
 
 
 @torch.no_grad()
@@ -128,6 +146,13 @@ class Norms:
 
     lengths: dict[str, Float[Tensor, " n"]]
     outliers: dict[str, Bool[Tensor, " n"]]
+
+    def to_json(self) -> dict[str, Any]:
+        """By block: all lengths, and the numbers of the tokens that stand out."""
+        return {
+            block: {"lengths": listed(lengths), "outliers": self.outliers[block].nonzero().flatten().tolist()}
+            for block, lengths in self.lengths.items()
+        }
 
 
 @torch.no_grad()

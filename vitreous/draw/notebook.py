@@ -1,0 +1,22 @@
+"""Evidence as HTML that a notebook shows."""
+
+from __future__ import annotations
+
+from vitreous.draw.inline import as_html
+from vitreous.draw.maps import methods_figure, trace_figure
+from vitreous.explain.explanation import Portrait
+from vitreous.explain.trace import Trace
+
+
+def trace_html(trace: Trace) -> str:
+    """Where the blocks of a trace look; its shapes and the reason where nothing can be drawn."""
+    try:
+        return as_html(trace_figure(trace), alt=str(trace))
+    except ValueError as reason:
+        return f"<pre>{trace}\n({reason})</pre>"
+
+
+def explanation_html(explanation: Portrait) -> str:
+    """The maps of every method over the image."""
+    heats = {name: one.heat for name, one in explanation.methods.items()}
+    return as_html(methods_figure(explanation.image, heats), repr(explanation))
