@@ -22,6 +22,7 @@ from vitreous.layers.drop import DropPath
 from vitreous.layers.layout import Layout
 from vitreous.layers.position import Grid
 from vitreous.layers.reparam import fold_
+from vitreous.layers.tokens import Tokens
 from vitreous.models.base import Backbone
 from vitreous.models.vit import ViT
 
@@ -68,7 +69,8 @@ class LastBlock(nn.Module):
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b r d"]:
         normed = self.norm1(x)
-        found = self.mixer(normed[:, self.read], normed, layout=Layout(None, grid, num_prefix))
+        layout = Layout(Tokens(None, self.read.stop), Tokens(grid, num_prefix))
+        found = self.mixer(normed[:, self.read], normed, layout=layout)
         x = x[:, self.read] + self.scale1(found)
         return x + self.scale2(self.mlp(self.norm2(x)))
 
