@@ -7,6 +7,7 @@ import torch.nn.functional as F
 import vitreous as vt
 from tests.parity import error, fill
 from vitreous.layers.layout import Channels, Layout, Points, between, regions
+from vitreous.layers.tokens import Tokens
 
 OPTIONS = {
     "attention": {},
@@ -78,7 +79,7 @@ def test_regions_are_those_of_pooling():
 
 
 def test_a_reduced_key_is_shared_by_its_region():
-    layout = Layout((2, 3), (1, 2), 1, (2, 2))
+    layout = Layout(Tokens((2, 3), 1), Tokens((1, 2), 1), (2, 2))
     weights = torch.zeros(1, 1, 7, 3)
     weights[..., 4, :] = torch.tensor([0.2, 0.4, 0.4])  # the prefix token, four cells, two cells
     expected = torch.tensor([0.2, 0.1, 0.1, 0.2, 0.1, 0.1, 0.2])
@@ -86,7 +87,7 @@ def test_a_reduced_key_is_shared_by_its_region():
 
 
 def test_only_prefix_tokens_ask():
-    whole = Layout(None, (1, 2), 1).whole(torch.tensor([0.5, 0.25, 0.25]).reshape(1, 1, 1, 3))
+    whole = Layout(Tokens(None, 1), Tokens((1, 2), 1)).whole(torch.tensor([[[[0.5, 0.25, 0.25]]]]))
     assert torch.equal(whole[0, 0], torch.tensor([[0.5, 0.25, 0.25], [0, 0, 0], [0, 0, 0]]))
 
 
@@ -105,6 +106,6 @@ def test_what_cannot_be_laid_out_says_why():
     with pytest.raises(ValueError, match="channels look at channels"):
         Channels((2, 2)).whole(torch.zeros(1, 1, 4, 4))
     with pytest.raises(ValueError, match="tokens were dropped"):
-        Layout(None, None).whole(torch.zeros(1, 1, 4, 4))
+        Layout(Tokens(), Tokens()).whole(torch.zeros(1, 1, 4, 4))
     with pytest.raises(ValueError, match="record without reduce"):
         Points((2, 2), torch.zeros(1, 2, 1, 3, 2)).whole(torch.zeros(1, 1, 4, 3))

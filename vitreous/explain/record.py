@@ -2,23 +2,34 @@
 
 Fused kernels never hold the attention weights. Inside ``with record(model)``, and only there, every seam (see
 ``layers/attention.py``) is replaced by a module that computes the same output through explicit weights and keeps them.
+Only the thread or task that opened the recording is recorded: others may use the same model meanwhile, by the fast
+path, or record it too, each with a trace of its own. Other models are not touched.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils.hooks import RemovableHandle
+from torch import nn
 
-from vitreous.explain.recorder import OF_ATTENTION, NoAttention, Recorder, Reduce, What
+from vitreous.explain.recorder import (
+    OF_ATTENTION,
+    NoAttention,
+    Recorder,
+    Recording,
+    Reduce,
+    What,
+    recording_of,
+    see_input,
+    see_output,
+)
 from vitreous.explain.trace import Trace
 from vitreous.layers.attention import Seam
 from vitreous.models.base import Model
@@ -54,21 +65,24 @@ def record(
     wanted = check_what(what)
     if gradients and "weights" not in wanted:
         raise ValueError("gradients are those of the weights: leave 'weights' among what is recorded")
-    reduction = check_reduce(reduce, gradients=gradients)
     model = plain(model)
     seams = choose(find_seams(model), layers) if wanted & set(OF_ATTENTION) else {}
     blocks = choose(dict(named_blocks(model)), layers) if wanted & {"stream", "norms"} else {}
-    trace = Trace(model, list(seams))
-    with ExitStack() as stack:
-        stack.callback(watch_images(model, trace).remove)
-        if blocks:
-            stack.callback(watch_blocks(blocks, wanted, trace).remove)
-        for name, (owner, attribute, seam) in seams.items():
-            keep = partial(trace.keep, name)
-            recorder = Recorder(seam, keep, what=wanted, reduce=reduction, gradients=gradients).train(seam.training)
-            setattr(owner, attribute, recorder)
-            stack.callback(put_back, owner, attribute, seam)
-        yield trace
+    recording = Recording(
+        Trace(model, list(seams)),
+        what=wanted,
+        reduce=check_reduce(reduce, gradients=gradients),
+        gradients=gradients,
+        seams={seam: name for name, (_, _, seam) in seams.items()},
+        blocks={block: name for name, block in blocks.items()},
+        parts=entrances(model),
+    )
+    recording.open()
+    try:
+        with installed(seams.values(), recording):
+            yield recording.trace
+    finally:
+        recording.close()
 
 
 def check_what(what: What | Sequence[What]) -> set[What]:
@@ -105,39 +119,46 @@ def plain(model: nn.Module) -> Model:
     raise ValueError(f"record needs a Vitreous model, got {type(model).__name__}")
 
 
-def watch_images(model: Model, trace: Trace) -> RemovableHandle:
-    """What the first part of the model is given, whether the model is called or its ``features``.
-
-    Hooks here are torch's global ones, which leave the model as it is: a copy of it is not watched.
-    """
-    parts = set(model.modules()) - {model}
-
-    def keep(part: nn.Module, given: tuple[Any, ...]) -> None:
-        if part in parts and given[0].ndim == 4:
-            trace.images = given[0].detach()
-            parts.intersection_update({part})  # the others come later in every pass
-
-    return register_module_forward_pre_hook(keep)
+def entrances(model: Model) -> set[nn.Module]:
+    """The parts that may be the first to be given the images: those outside the blocks."""
+    inside = {part for block in model.blocks() for part in block.modules()}
+    return set(model.modules()) - inside - {model}
 
 
-def watch_blocks(blocks: dict[str, nn.Module], wanted: set[What], trace: Trace) -> RemovableHandle:
-    names = {block: name for name, block in blocks.items()}
-
-    def keep(part: nn.Module, given: tuple[Any, ...], out: Tensor) -> None:
-        if part not in names:
-            return
-        if "stream" in wanted:
-            trace.stream[names[part]] = out.detach()
-        if "norms" in wanted:
-            channels = -1 if out.ndim == 3 else 1
-            trace.norms[names[part]] = out.detach().norm(dim=channels).flatten(1)
-
-    return register_module_forward_hook(keep)
+#: Held while modules change: several threads may begin to record one model at the same time.
+CHANGING = threading.Lock()
 
 
-def put_back(owner: nn.Module, attribute: str, seam: Seam) -> None:
-    seam.train(getattr(owner, attribute).training)
-    setattr(owner, attribute, seam)
+@contextmanager
+def installed(places: Iterable[Place], recording: Recording) -> Iterator[None]:
+    """Hang stand-ins and hooks on the modules of a recording; behind the with block all of them are gone."""
+    with ExitStack() as stack:
+        with CHANGING:
+            for owner, attribute, _ in places:
+                stack.callback(take_out, owner, attribute, put_in(owner, attribute))
+            for part in recording.parts:
+                stack.callback(part.register_forward_pre_hook(see_input).remove)
+            for block in recording.blocks:
+                stack.callback(block.register_forward_hook(see_output).remove)
+        yield
+
+
+def put_in(owner: nn.Module, attribute: str) -> Recorder:
+    """Put a recorder in the place of a seam, or share the one that another thread has put there."""
+    present = getattr(owner, attribute)
+    if isinstance(present, Recorder):
+        present.users += 1
+        return present
+    recorder = Recorder(present)
+    setattr(owner, attribute, recorder)
+    return recorder
+
+
+def take_out(owner: nn.Module, attribute: str, recorder: Recorder) -> None:
+    with CHANGING:
+        recorder.users -= 1
+        if not recorder.users and getattr(owner, attribute) is recorder:
+            setattr(owner, attribute, recorder.seam)
 
 
 Place = tuple[nn.Module, str, Seam]
@@ -155,16 +176,17 @@ def find_seams(model: Model) -> dict[str, Place]:
     for name, block in named_blocks(model):
         found = []
         for path, owner in block.named_modules():
-            if owner in owners:
+            if owner in owners or isinstance(owner, Recorder):
                 continue  # a block that stands in several places is one block
             owners.add(owner)
             for attribute, child in owner.named_children():
-                if isinstance(child, Recorder):
+                seam = child.seam if isinstance(child, Recorder) else child  # that of another thread
+                if recording_of(seam) is not None:
                     raise ValueError("this model is being recorded already; use the trace of the outer with block")
-                if isinstance(child, Seam):
-                    found.append((f"{path}.{attribute}".removesuffix(".attend"), (owner, attribute, child)))
-        for path, seam in found:
-            seams[name if len(found) == 1 else f"{name}.{path}"] = seam
+                if isinstance(seam, Seam):
+                    found.append((f"{path}.{attribute}".removesuffix(".attend"), (owner, attribute, seam)))
+        for path, place in found:
+            seams[name if len(found) == 1 else f"{name}.{path}"] = place
     if not seams:
         raise NoAttention(f"{type(model).__name__} has no attention to record; what='stream' and what='norms' it has")
     return seams

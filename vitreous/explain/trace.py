@@ -17,7 +17,7 @@ from vitreous.explain import measures
 from vitreous.explain import rollout as flow
 from vitreous.explain.display import display
 from vitreous.explain.recorder import Attention, NoAttention
-from vitreous.layers.layout import Channels, Grouped
+from vitreous.layers.layout import AnyLayout, Channels, Grouped
 from vitreous.layers.position import Grid
 from vitreous.models.base import Model
 from vitreous.options import did_you_mean
@@ -74,8 +74,8 @@ class Trace(Mapping[str, Attention]):
     def whole(self) -> dict[str, Float[Tensor, "b h n n"]]:
         """By block: how much every token takes from every other, all attentions of the block together.
 
-        Blocks in which no token looks at others (channels, convolutions) are left out. Where a block sees a picture in
-        several parts (the places of MobileViT's patches) it is their mean.
+        Blocks in which the tokens of an image do not look at each other (channels, convolutions, cross-attention) are
+        left out. Where a block sees an image in several parts (the places of MobileViT's patches) it is their mean.
         """
         return dict(self.each_whole())
 
@@ -91,30 +91,49 @@ class Trace(Mapping[str, Attention]):
     def whole_of(self, block: str, laid_out: LaidOut = Attention.whole) -> Float[Tensor, "b h n n"]:
         if block not in self.looking():
             raise KeyError(f"in {block!r} no recorded tokens look at tokens{did_you_mean(block, self.looking())}")
-        wholes = [self.by_picture(laid_out(attention)) for attention in self.looking()[block]]
+        wholes = [self.by_image(laid_out(attention), attention) for attention in self.looking()[block]]
         return sum(wholes[1:], wholes[0])
 
-    def by_picture(self, values: Float[Tensor, "p h ..."]) -> Float[Tensor, "b h ..."]:
-        if self.images is None or len(values) == len(self.images):
+    def by_image(self, values: Float[Tensor, "p h ..."], attention: Attention) -> Float[Tensor, "b h ..."]:
+        """Average over the parts in which an image was seen; text and object queries are left as they are."""
+        of_images = attention.layout is None or attention.layout.queries.source == "image"
+        if self.images is None or len(values) == len(self.images) or not of_images:
             return values
         return reduce(values, "(b parts) h ... -> b h ...", "mean", b=len(self.images))
 
     def looking(self) -> dict[str, list[Attention]]:
-        """By block, the attentions in which tokens look at tokens."""
+        """By block, the attentions in which tokens of an image look at each other."""
         found: dict[str, list[Attention]] = {}
         for name, attention in self.items():
-            if not isinstance(attention.layout, Channels):
+            if attention.layout is None or attention.layout.one_set:
                 found.setdefault(".".join(name.split(".")[:2]), []).append(attention)
         return found
 
+    def crossing(self) -> dict[str, AnyLayout]:
+        """By layer, the layouts in which queries look at other tokens than those of one image."""
+        return {
+            name: attention.layout
+            for name, attention in self.items()
+            if not (attention.layout is None or attention.layout.one_set or isinstance(attention.layout, Channels))
+        }
+
+    def cross_attention(self) -> dict[str, Float[Tensor, "b h q *v y x"]]:
+        """By layer and head: what each object query, word or other token looks at, on the grid of the keys.
+
+        With an axis of views before the grid where the keys are several cameras. Layers whose keys have no grid are
+        left out.
+        """
+        placed = [name for name, layout in self.crossing().items() if layout.keys.grid is not None]
+        return {name: self[name].onto_keys() for name in placed}
+
     def last(self) -> str:
-        """The last block in which tokens look at tokens."""
+        """The last block in which tokens of an image look at each other."""
         if not self.looking():
             raise NoAttention("in none of the recorded layers do tokens look at tokens, so there is no map of them")
         return list(self.looking())[-1]
 
     def cells(self, block: str | None = None) -> tuple[Grid, int]:
-        """Grid and number of prefix tokens of a block, by default the last in which tokens look at tokens."""
+        """Grid and number of prefix tokens of a block, by default the last in which they look at each other."""
         attention = self.looking()[block or self.last()][0]
         if attention.layout is None:
             raise ValueError("this attention does not say what its queries and keys stand for: give its seam a layout")
@@ -128,6 +147,11 @@ class Trace(Mapping[str, Attention]):
 
     def check_one_grid(self) -> None:
         """Before anything large is laid out."""
+        for name, layout in self.crossing().items():
+            raise ValueError(
+                f"rollout follows the tokens of one image, but in {name} {layout.queries.described()} attend to "
+                f"{layout.keys.described()}; record the layers before it, and see cross_attention() for its maps"
+            )
         grids = [self.cells(block) for block in self.looking()]
         measures.check_one_set((prefix + grid[0] * grid[1] for grid, prefix in grids), "rollout")
 
@@ -166,7 +190,7 @@ class Trace(Mapping[str, Attention]):
         """Over the keys as they are: a key that stands for a region is one."""
         grouped = isinstance(attention.layout, Grouped)  # where queries may be padding
         weights = attention.whole()[:, :, attention.num_prefix :] if grouped else attention.weights
-        return self.by_picture(measures.entropy(weights).mean(dim=-1))
+        return self.by_image(measures.entropy(weights).mean(dim=-1), attention)
 
     def mean_distance(self) -> dict[str, Float[Tensor, "b h"]]:
         """By block and head: how far cells look, in pixels."""

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from vitreous.layers.layout import AnyLayout, Layout
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.position import Grid, RelativeBias, Rotary
+from vitreous.layers.tokens import Tokens
 
 
 class Seam(nn.Module, ABC):
@@ -154,7 +155,8 @@ class SelfAttention(nn.Module):
         if self.rotary is not None:
             q, k = self.rotary(q, grid, num_prefix), self.rotary(k, grid, num_prefix)
         bias = self.relative(grid, num_prefix) if self.relative is not None else None
-        out = self.attend(q, k, v, bias=bias, layout=Layout(grid, grid, num_prefix))
+        tokens = Tokens(grid, num_prefix)
+        out = self.attend(q, k, v, bias=bias, layout=Layout(tokens, tokens))
         return rearrange(out, "b h n k -> b n (h k)")
 
     def heads(self, x: Float[Tensor, "b n d"]) -> tuple[Tensor, Tensor, Tensor]:
@@ -191,7 +193,11 @@ class Full(Mixer):
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention in which ``x`` asks and ``context`` answers."""
+    """Multi-head attention in which ``x`` asks and ``context`` answers.
+
+    ``layout`` says what both stand for, so that recording can draw maps: ``Layout(Tokens(None, 100, "queries"),
+    Tokens(grid))`` for object queries over the cells of an image. Without it they are two sets of unplaced tokens.
+    """
 
     def __init__(
         self,
@@ -223,8 +229,14 @@ class CrossAttention(nn.Module):
     ) -> Float[Tensor, "b n d"]:
         q = rearrange(self.q(x), "b n (h k) -> b h n k", h=self.num_heads)
         k, v = rearrange(self.kv(context), "b m (two h k) -> two b h m k", two=2, h=self.num_heads)
-        out = self.attend(q, k, v, mask=mask, layout=layout)
+        out = self.attend(q, k, v, mask=mask, layout=layout or unplaced(x, context))
         return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
+
+
+def unplaced(x: Float[Tensor, "b n d"], context: Float[Tensor, "b m e"]) -> Layout:
+    """The layout of tokens of which nothing is known but their number."""
+    queries = Tokens(None, x.shape[1], "queries")
+    return Layout(queries, queries if context is x else Tokens(None, context.shape[1], "context"))
 
 
 def check_heads(dim: int, num_heads: int) -> None:

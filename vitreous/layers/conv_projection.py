@@ -25,6 +25,7 @@ from vitreous.layers.layout import Layout
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid
+from vitreous.layers.tokens import Tokens
 
 
 class Projection(nn.Module):
@@ -75,7 +76,8 @@ class ConvProjectedAttention(nn.Module):
             for project in (self.q, self.k, self.v)
         )
         stride = self.kv_stride, self.kv_stride
-        out = self.attend(q, k, v, layout=Layout(grid, grid_of(grid, stride), num_prefix, stride))
+        layout = Layout(Tokens(grid, num_prefix), Tokens(grid_of(grid, stride), num_prefix), stride)
+        out = self.attend(q, k, v, layout=layout)
         return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
 
 

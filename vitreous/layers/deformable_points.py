@@ -31,6 +31,7 @@ from vitreous.layers.deformable import centres
 from vitreous.layers.layout import AnyLayout, Points
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.position import Grid
+from vitreous.layers.tokens import Tokens
 
 
 def deformable_points(
@@ -117,14 +118,16 @@ class PointAttention(nn.Module):
         *,
         shapes: Sequence[Grid],
         reference: Float[Tensor, "#b q l 2"],
+        queries: Tokens | None = None,
     ) -> Float[Tensor, "b q d"]:
-        """``reference`` is where each query stands on each of the maps."""
+        """``reference`` is where each query stands on each of the maps; ``queries`` says what they stand for where they
+        are not the cells of the map: ``Tokens(None, 300, "queries")``."""
         values = rearrange(self.value(context), "b n (h k) -> b n h k", h=self.num_heads)
         logits = rearrange(self.weights(x), "b q (h lp) -> b h q lp", h=self.num_heads)
         locations = self.locations(x, reference, shapes)
         layout = None
         if len(shapes) == 1:
-            layout = Points(shapes[0], rearrange(locations, "b q h 1 p two -> b h q p two"))
+            layout = Points(shapes[0], rearrange(locations, "b q h 1 p two -> b h q p two"), queries)
         return self.drop(self.proj(self.attend(logits, locations, values, shapes=shapes, layout=layout)))
 
     def locations(

@@ -30,6 +30,7 @@ from vitreous.layers.attention import Seam, check_heads
 from vitreous.layers.layout import AnyLayout, Layout
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.position import Grid
+from vitreous.layers.tokens import Tokens
 
 
 def orthogonal_normal(num_rows: int, dim: int, generator: Generator | None = None) -> Float[Tensor, "r k"]:
@@ -115,7 +116,8 @@ class PerformerAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         q, k, v = rearrange(self.qkv(x), "b n (three h k) -> three b h n k", three=3, h=self.num_heads)
-        out = self.attend(self.features(q), self.features(k), v, layout=Layout(grid, grid, num_prefix))
+        tokens = Tokens(grid, num_prefix)
+        out = self.attend(self.features(q), self.features(k), v, layout=Layout(tokens, tokens))
         return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
 
 

@@ -25,6 +25,7 @@ from vitreous.layers.layout import Layout
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.patch import pad_to_patches
 from vitreous.layers.position import Grid
+from vitreous.layers.tokens import Tokens
 
 
 class ConvReduce(nn.Module):
@@ -75,13 +76,14 @@ class ReducedAttention(nn.Module):
         self.reduce = reduce
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
+        tokens = Tokens(grid, num_prefix)
         if self.reduce is None:
-            return self.attention(x, x, layout=Layout(grid, grid, num_prefix))
+            return self.attention(x, x, layout=Layout(tokens, tokens))
         if grid is None:
             raise ValueError("a map can be reduced only where the whole grid is there: not with dropped tokens")
         reduced = self.reduce(rearrange(x[:, num_prefix:], "b (y x) d -> b d y x", y=grid[0]))
         keys = torch.cat([x[:, :num_prefix], rearrange(reduced, "b y x d -> b (y x) d")], dim=1)
-        layout = Layout(grid, (reduced.shape[1], reduced.shape[2]), num_prefix, self.reduce.stride)
+        layout = Layout(tokens, Tokens((reduced.shape[1], reduced.shape[2]), num_prefix), self.reduce.stride)
         return self.attention(x, keys, layout=layout)
 
 

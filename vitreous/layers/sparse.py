@@ -25,6 +25,7 @@ from vitreous.layers.attention import Attend, check_heads
 from vitreous.layers.layout import Grouped, Layout, Places
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.position import Grid, Rotary
+from vitreous.layers.tokens import Tokens
 
 
 class Groups(NamedTuple):
@@ -66,7 +67,8 @@ class SparseAttention(nn.Module, ABC):
         groups = self.groups(grid, x.device)
         out = self.cells(q, k, v, groups=groups, layout=Grouped(grid, groups, num_prefix, self.num_heads))
         if self.attend_prefix is not None:
-            asked = self.attend_prefix(q[:, :, :num_prefix], k, v, layout=Layout(None, grid, num_prefix))
+            layout = Layout(Tokens(None, num_prefix), Tokens(grid, num_prefix))
+            asked = self.attend_prefix(q[:, :, :num_prefix], k, v, layout=layout)
             out = torch.cat([asked, out], dim=2)
         return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
 

@@ -16,6 +16,7 @@ from vitreous.layers.attention import Attend
 from vitreous.layers.layout import Layout
 from vitreous.layers.mixer import Place
 from vitreous.layers.position import Grid, Learned, coordinates, offsets, resample
+from vitreous.layers.tokens import Tokens
 
 
 class DistanceTable(Learned):
@@ -64,7 +65,8 @@ class WideValueAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         q, k, v = rearrange(self.qkv(x), "b n (h e) -> b h n e", h=self.num_heads).split(self.widths, dim=-1)
-        out = self.attend(q, k, v, bias=self.bias(grid), layout=Layout(grid, grid, num_prefix))
+        tokens = Tokens(grid, num_prefix)
+        out = self.attend(q, k, v, bias=self.bias(grid), layout=Layout(tokens, tokens))
         return self.drop(self.proj(rearrange(out, "b h n v -> b n (h v)")))
 
     def bias(self, grid: Grid) -> Float[Tensor, "h n n"]:

@@ -31,6 +31,7 @@ from vitreous.layers.layout import Grouped, Layout, Places
 from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid, RelativeBias
+from vitreous.layers.tokens import Tokens
 
 
 class Cut(NamedTuple):
@@ -149,7 +150,8 @@ class WindowAttention(nn.Module):
         else:
             prefix = self.qkv(x[:, :num_prefix])
             q, k, v = self.heads(torch.cat([prefix, cut.join(windows)], dim=1))
-            asked = self.attend_prefix(q[:, :, :num_prefix], k, v, layout=Layout(None, grid, num_prefix))
+            layout = Layout(Tokens(None, num_prefix), Tokens(grid, num_prefix))
+            asked = self.attend_prefix(q[:, :, :num_prefix], k, v, layout=layout)
             everywhere = rearrange(asked, "b h p k -> b p (h k)")
             windows = torch.cat([repeat(prefix, "b p e -> (b w) p e", w=cut.counts[0] * cut.counts[1]), windows], dim=1)
             out = torch.cat([everywhere, cut.join(self.look_in_windows(windows, cut, num_prefix))], dim=1)

@@ -38,6 +38,7 @@ from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid, RelativeBias
+from vitreous.layers.tokens import Tokens
 from vitreous.models.base import Backbone, Config, FeatureMap, Features, check_stages, classifier, drop_path_rates
 
 NUM_CONV_STAGES, NUM_STAGES = 2, 4
@@ -93,7 +94,8 @@ class WideningAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "b n c"], grid: Grid, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         q, k, v = rearrange(self.qkv(x), "b n (three h k) -> three b h n k", three=3, h=self.num_heads)
-        out = self.attend(q, k, v, bias=self.relative(grid, num_prefix), layout=Layout(grid, grid, num_prefix))
+        tokens = Tokens(grid, num_prefix)
+        out = self.attend(q, k, v, bias=self.relative(grid, num_prefix), layout=Layout(tokens, tokens))
         return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
 
 

@@ -20,6 +20,7 @@ from vitreous.layers.attention import Attend, SelfAttention
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.layout import Layout
 from vitreous.layers.position import Grid
+from vitreous.layers.tokens import Tokens
 from vitreous.models.base import Model
 from vitreous.models.vit import ViT
 
@@ -39,7 +40,8 @@ class LastBlock(nn.Module):
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b r d"]:
         normed = self.norm1(x)
-        mixed = self.mixer(normed[:, self.read], normed, layout=Layout(None, grid, num_prefix))
+        layout = Layout(Tokens(None, self.read.stop), Tokens(grid, num_prefix))
+        mixed = self.mixer(normed[:, self.read], normed, layout=layout)
         x = x[:, self.read] + self.drop_path(self.scale1(mixed))
         return x + self.drop_path(self.scale2(self.mlp(self.norm2(x))))
 

@@ -34,6 +34,7 @@ from vitreous.layers.mlp import Mlp
 from vitreous.layers.norm import LayerScale
 from vitreous.layers.patch import grid_of, stem_widths
 from vitreous.layers.position import Grid, coordinates, waves
+from vitreous.layers.tokens import Tokens
 from vitreous.models.base import Backbone, Config, FeatureMap, Features, check_stages, classifier
 from vitreous.spec import Size
 
@@ -167,7 +168,8 @@ class ClassBlock(Block):
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid, num_prefix: int) -> Float[Tensor, "b n d"]:
         normed = self.norm1(x)
-        token = self.mixer(normed[:, :num_prefix], normed, layout=Layout(None, grid, num_prefix))
+        layout = Layout(Tokens(None, num_prefix), Tokens(grid, num_prefix))
+        token = self.mixer(normed[:, :num_prefix], normed, layout=layout)
         x = x + self.scale1(torch.cat([token, normed[:, num_prefix:]], dim=1))
         token, patches = x[:, :num_prefix], x[:, num_prefix:]
         token, patches = self.norm2(token), self.norm2(patches) if self.norm_patches else patches
