@@ -23,16 +23,13 @@ from vitreous.anatomy import Anatomy, Part, anatomy
 from vitreous.catalogue import entry
 from vitreous.cli.models import blocks, shape
 from vitreous.cli.show import count
+from vitreous.models import FAMILIES
 from vitreous.weights.accuracy import PUBLISHED_ACCURACY, Accuracy
 
 DOCS = Path(__file__).parent
 
-#: One of each family, about the size of a ResNet-50 where there is such a one.
-ROWS = (
-    *("deit_small_16", "vit_down_small_16", "vit_small_r26_s32", "hybrid_resnet50_small", "xcit_small_12_16"),
-    *("pvt_small", "pvt_v2_b2", "swin_tiny", "dat_tiny", "cvt_13", "coatnet_0", "caformer_s18", "fastvit_sa24"),
-    *("efficientformer_l3", "mobilevit_s", "poolformer_s24", "convformer_s18", "convnext_tiny", "resnet50"),
-)
+#: What the records at the end of the model files want drawn, about the size of a ResNet-50 where there is such a one.
+ROWS = tuple(name for family in FAMILIES.values() for name in family.drawn)
 
 
 class Kind(NamedTuple):
@@ -73,6 +70,7 @@ KINDS = (
          ("MB conv", "inverted residual", "depthwise conv", "separable conv", "rep mixer"), seen((1, 2, 6, 7))),
     Kind("mean of the neighbours", "#999933", ("pooling", "pool difference"), seen((2, 3, 5, 6))),
 )  # fmt: skip
+OTHER = Kind("another mixer", "#333333", (), seen())
 KIND_OF = {title: kind for kind in KINDS for title in kind.titles}
 
 WIDTH, NAME_WIDTH, STEP, GAP = 51.0, 8.8, 0.9, 1.5
@@ -99,7 +97,8 @@ def draw_legend(axis: Axes) -> None:
         axis.text(left + 2.3, top - 1.0, wrapped(kind.name), va="center", fontsize=9)
     axis.text(
         4 * 10.2, 1.5,
-        "grey: stem, or a step to a coarser map\nheight: side of the map, in octaves\none bar: one block",
+        "light grey: stem, or a step to a coarser map\nblack: another mixer\n"
+        "height: side of the map, in octaves\none bar: one block",
         va="center", fontsize=9, color="#444444",
     )  # fmt: skip
 
@@ -136,7 +135,7 @@ def draw_model(axis: Axes, name: str, made: Anatomy) -> None:
         left += GAP
         for number, title in enumerate(part.titles):
             place = (left + number * STEP, 0.0)
-            axis.add_patch(Rectangle(place, STEP * 0.88, height, facecolor=KIND_OF[title].colour))
+            axis.add_patch(Rectangle(place, STEP * 0.88, height, facecolor=KIND_OF.get(title, OTHER).colour))
         middle = left + len(part.titles) * STEP / 2
         axis.text(middle, -0.2, f"{part.dim}·{part.grid[0]}²", ha="center", va="center", fontsize=8)
         left, before = left + len(part.titles) * STEP + 0.3, height
@@ -144,6 +143,12 @@ def draw_model(axis: Axes, name: str, made: Anatomy) -> None:
     for offset, text in zip((7.9, 4.0, 0.0), numbers, strict=True):
         axis.text(WIDTH - offset, 0.35, text, fontsize=10, ha="right", va="center")
     axis.axhline(-0.41, color="#DDDDDD", linewidth=0.8)
+
+
+def attentive(made: Anatomy) -> float:
+    """The share of the blocks that attend: 1 in a ViT, 0 in a ResNet."""
+    titles = [title for part in stages(made) for title in part.titles]
+    return sum(KIND_OF.get(title, OTHER).name.startswith("attention") for title in titles) / len(titles)
 
 
 def stages(made: Anatomy) -> list[Part]:
@@ -240,11 +245,11 @@ Drawn by `python docs/map.py` from the models themselves; `vitreous models show 
 
 ![every backbone as the same diagram](images/map.png)
 
-Read a row from left to right, as a picture goes through it. Grey is the stem or a step to a coarser map, every bar is
-one block, its height the side of the map (one octave for every halving), its colour what a token looks at there. Under
-each stage stand its width and its map. On the right: parameters, multiply-accumulates at the model's own image size,
-and published ImageNet-1k accuracy when learnt from ImageNet-1k alone (†: with a teacher's help, \\*: from more
-pictures).
+The rows go from attention in every block to attention in none. Read a row from left to right, as an image goes through
+it. Light grey is the stem or a step to a coarser map, every bar is one block, its height the side of the map (one
+octave for every halving), its colour what a token looks at there. Under each stage stand its width and its map. On the
+right: parameters, multiply-accumulates at the model's own image size, and published ImageNet-1k accuracy when learnt
+from ImageNet-1k alone (†: with a teacher's help, \\*: from more images).
 
 What to look for:
 
@@ -298,7 +303,7 @@ def accuracy_table(points: list[tuple[Accuracy, int]]) -> str:
 
 
 def main(home: Path = DOCS) -> None:
-    rows = {name: anatomy(name) for name in ROWS}
+    rows = dict(sorted(((name, anatomy(name)) for name in ROWS), key=lambda row: -attentive(row[1])))
     points = [(row, vt.cost(row.model, row.pixels).macs) for row in PUBLISHED_ACCURACY]
     images = home / "images"
     draw_map(rows).savefig(images / "map.png")

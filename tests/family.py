@@ -7,18 +7,10 @@ import pytest
 
 import vitreous as vt
 from tests.parity import fill
-from vitreous.models import MODELS
+from vitreous.models import FAMILIES, MODELS
 
-#: The smallest row of every family; DeiT and DINOv2 share a file with ViT.
-SMALLEST = (
-    *("vit_tiny_16", "deit_tiny_16", "dinov2_small_14", "vit_down_tiny_16", "vit_tiny_r_s16", "hybrid_resnet18_tiny"),
-    *("swin_tiny", "pvt_tiny", "pvt_v2_b0", "xcit_nano_12_16", "cvt_13", "dat_tiny", "coatnet_nano_rw", "resnet18"),
-    "convnext_atto",
-    "efficientformer_l1",
-    "mobilevit_xxs",
-    "fastvit_sa12",
-    *("poolformer_s12", "caformer_s18"),
-)
+#: The smallest rows of every family; DeiT and DINOv2 share a file with ViT.
+SMALLEST = tuple(name for family in FAMILIES.values() for name in family.smallest)
 
 
 def others_slowly(names, quick=SMALLEST):

@@ -4,8 +4,7 @@ import pytest
 
 from tests.family import others_slowly
 from vitreous.catalogue import catalogue, entry, measured, recorded
-from vitreous.models import MODELS
-from vitreous.models.papers import PAPERS, paper_of
+from vitreous.models import FAMILIES, MODELS, paper_of
 from vitreous.weights.accuracy import PUBLISHED_ACCURACY, best
 
 
@@ -43,7 +42,7 @@ def test_weights_are_loadable_names():
 
 def test_every_model_has_its_paper_and_every_paper_a_model():
     used = {paper_of(name) for name in MODELS}
-    assert used == set(PAPERS.values())
+    assert used == {paper for family in FAMILIES.values() for paper in family.papers.values()}
     assert paper_of("pvt_v2_b0").family == "PVTv2"
     assert paper_of("vit_small_r26_s32").family == "hybrid ViT"
 

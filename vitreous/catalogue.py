@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from vitreous.models import MODELS
-from vitreous.models.papers import Paper, paper_of
+from vitreous.models import MODELS, paper_of
+from vitreous.models.family import Paper
 from vitreous.spec import Size
 from vitreous.weights.accuracy import Accuracy, best
 from vitreous.weights.published import PUBLISHED

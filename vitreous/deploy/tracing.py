@@ -7,17 +7,11 @@ from torch.export import Dim, ExportedProgram, export
 
 from vitreous.deploy.formats import quietly
 from vitreous.layers.window import WindowAttention
+from vitreous.models import find_family
 from vitreous.models.base import Model
-from vitreous.models.hybrid_resnet import HybridResNet
-from vitreous.models.resnet import ResNet
-from vitreous.models.vit import ViT
-from vitreous.models.xcit import XCiT
 from vitreous.spec import Size
 
 LARGEST_BATCH, LARGEST_SIDE = 65_536, 16_384
-
-#: Models that torch.export follows within seconds when rows and columns are symbols.
-QUICK = (ViT, XCiT, ResNet, HybridResNet)
 
 
 @torch.no_grad()
@@ -41,7 +35,8 @@ def why_fixed(model: Model, image_size: Size) -> str:
         return f"free ones would have to be multiples of {down}×{across}, and at least two of them"
     if any(isinstance(module, WindowAttention) for module in model.modules()):
         return "windows are cut for one size"
-    if not isinstance(model, QUICK):
+    family = find_family(model.config)
+    if family is None or not family.exports_any_size:
         return "with grids as symbols torch.export takes minutes"
     return ""
 

@@ -1,74 +1,41 @@
-"""Every model by name. A family adds its config to FAMILIES and its rows to MODELS: one line each."""
+"""Every model by name. A family is a file that ends with its record; its name stands here, in one line."""
 
 from __future__ import annotations
 
 import fnmatch
+from importlib import import_module
 from typing import Any, overload
 
-from vitreous.models import (
-    coatnet,
-    convnext,
-    cvt,
-    dat,
-    efficientformer,
-    fastvit,
-    hybrid,
-    hybrid_resnet,
-    metaformer,
-    mobilevit,
-    pvt,
-    pvt_v2,
-    pyramid,
-    resnet,
-    segmenter,
-    swin,
-    vit,
-    xcit,
-)
 from vitreous.models.base import Backbone, Config, Model, ModelConfig
+from vitreous.models.family import Family, Paper
 from vitreous.options import did_you_mean
 
-#: Configs that a weights file may name.
-FAMILIES: dict[str, type[ModelConfig]] = {
-    "vit": vit.ViTConfig,
-    "pyramid": pyramid.PyramidConfig,
-    "resnet": resnet.ResNetConfig,
-    "pvt": pvt.PVTConfig,
-    "pvt_v2": pvt_v2.PVTv2Config,
-    "xcit": xcit.XCiTConfig,
-    "cvt": cvt.CvTConfig,
-    "hybrid_resnet": hybrid_resnet.HybridResNetConfig,
-    "swin": swin.SwinConfig,
-    "dat": dat.DATConfig,
-    "coatnet": coatnet.CoAtNetConfig,
-    "convnext": convnext.ConvNeXtConfig,
-    "mobilevit": mobilevit.MobileViTConfig,
-    "efficientformer": efficientformer.EfficientFormerConfig,
-    "fastvit": fastvit.FastViTConfig,
-    "metaformer": metaformer.MetaFormerConfig,
-    "hybrid": hybrid.HybridConfig,
-    "segmenter": segmenter.SegmenterConfig,
-}
+#: The files of this folder that hold a family, in the order of :func:`list_models`.
+FILES = (
+    "vit",
+    "pyramid",
+    "resnet",
+    "swin",
+    "dat",
+    "pvt",
+    "pvt_v2",
+    "xcit",
+    "cvt",
+    "hybrid_resnet",
+    "coatnet",
+    "convnext",
+    "mobilevit",
+    "efficientformer",
+    "fastvit",
+    "metaformer",
+    "hybrid",
+    "segmenter",
+)
 
-MODELS: dict[str, Config] = {
-    **vit.VARIANTS,
-    **pyramid.VARIANTS,
-    **resnet.VARIANTS,
-    **swin.VARIANTS,
-    **dat.VARIANTS,
-    **pvt.VARIANTS,
-    **pvt_v2.VARIANTS,
-    **xcit.VARIANTS,
-    **cvt.VARIANTS,
-    **hybrid_resnet.VARIANTS,
-    **coatnet.VARIANTS,
-    **convnext.VARIANTS,
-    **mobilevit.VARIANTS,
-    **efficientformer.VARIANTS,
-    **fastvit.VARIANTS,
-    **metaformer.VARIANTS,
-    **hybrid.VARIANTS,
-}
+#: Families by the name that a weights file gives their config.
+FAMILIES: dict[str, Family] = {name: import_module(f"vitreous.models.{name}").FAMILY for name in FILES}
+
+MODELS: dict[str, Config] = {name: config for family in FAMILIES.values() for name, config in family.variants.items()}
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -108,3 +75,14 @@ def find_config(model: str | ModelConfig) -> ModelConfig:
     if model not in MODELS:
         raise ValueError(f"there is no model {model!r}{did_you_mean(model, MODELS)} (vt.list_models() shows all)")
     return MODELS[model]
+
+
+def find_family(config: ModelConfig) -> Family | None:
+    """The family of a config, or of the one it is derived from; None for a config of one's own."""
+    families = {family.config: family for family in FAMILIES.values()}
+    return next((families[kind] for kind in type(config).__mro__ if kind in families), None)
+
+
+def paper_of(model: str) -> Paper:
+    """The paper to cite for a model of the table."""
+    return next(family.paper_of(model) for family in FAMILIES.values() if model in family.variants)

@@ -15,8 +15,8 @@ heads    = model.heads(features)      every head's output by name; forward avera
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from jaxtyping import Float
@@ -45,6 +45,32 @@ class ModelConfig(Options, ABC):
     @abstractmethod
     def build(self) -> Model:
         """The model, freshly initialised."""
+
+    @classmethod
+    def given(cls, name: str, value: Any) -> Any:
+        """A config by the name of a model, as it is, or as its JSON, which says its family."""
+        if isinstance(value, cls):
+            return value
+        from vitreous.models import FAMILIES, find_config  # here, since they import all models and these this file
+
+        if isinstance(value, str):
+            return find_config(value)
+        settings: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {}
+        family = settings.pop("family", None)
+        if family not in FAMILIES:
+            raise ValueError(f"{name} must be a model's name, its config or the JSON of one, got {value!r:.80}")
+        return cls.given(name, FAMILIES[family].config().override(**settings))
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field; a config inside of this one says its family."""
+        from vitreous.models import find_family
+
+        described = super().to_json()
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, ModelConfig) and (family := find_family(value)) is not None:
+                described[field.name] = {"family": family.name, **described[field.name]}
+        return described
 
 
 @dataclass(frozen=True, kw_only=True)

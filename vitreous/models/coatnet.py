@@ -40,6 +40,7 @@ from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid, RelativeBias
 from vitreous.layers.tokens import Tokens
 from vitreous.models.base import Backbone, Config, FeatureMap, Features, check_stages, classifier, drop_path_rates
+from vitreous.models.family import Family, Paper
 
 NUM_CONV_STAGES, NUM_STAGES = 2, 4
 
@@ -267,3 +268,21 @@ VARIANTS: dict[str, CoAtNetConfig] = {
         stem_dims=(96, 192), dims=LARGE, depths=(2, 6, 14, 2), conv=RW_OLD_CONV, layer_scale=1e-6
     ),
 }
+
+FAMILY = Family(
+    name="coatnet",
+    config=CoAtNetConfig,
+    variants=VARIANTS,
+    papers={
+        "*": Paper(
+            "CoAtNet",
+            "CoAtNet: Marrying Convolution and Attention for All Data Sizes",
+            "Dai et al.",
+            2021,
+            "2106.04803",
+        )
+    },
+    smallest=("coatnet_nano_rw",),
+    drawn=("coatnet_0",),
+    shrunk={"CoAtNet": CoAtNetConfig(stem_dims=(16, 16), dims=(32, 64, 96, 128), depths=(1, 1, 2, 1))},
+)

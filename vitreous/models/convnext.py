@@ -33,6 +33,7 @@ from vitreous.layers.norm import LayerScale
 from vitreous.layers.patch import PatchEmbed
 from vitreous.layers.position import Grid
 from vitreous.models.base import Features
+from vitreous.models.family import Family, Paper
 from vitreous.models.pyramid import Pyramid, StagedConfig, stages_of
 from vitreous.spec import Size
 
@@ -148,3 +149,12 @@ VARIANTS: dict[str, ConvNeXtConfig] = {
     "convnext_large": convnext(192, (3, 3, 27, 3)),
     "convnext_xlarge": convnext(256, (3, 3, 27, 3)),
 }
+
+FAMILY = Family(
+    name="convnext",
+    config=ConvNeXtConfig,
+    variants=VARIANTS,
+    papers={"*": Paper("ConvNeXt", "A ConvNet for the 2020s", "Liu et al.", 2022, "2201.03545")},
+    drawn=("convnext_tiny",),
+    shrunk={"ConvNeXt": ConvNeXtConfig(dims=(32, 64, 96, 128), depths=(1, 1, 2, 1), num_heads=(1, 2, 3, 4))},
+)

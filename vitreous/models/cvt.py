@@ -36,6 +36,7 @@ from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid
 from vitreous.models.base import FeatureMap, Features, check_stages, drop_path_rates
+from vitreous.models.family import Family, Paper
 from vitreous.models.pyramid import Pyramid, Stage, StagedConfig
 
 KERNELS, STRIDES, PADDINGS = (7, 3, 3), (4, 2, 2), (2, 1, 1)
@@ -137,3 +138,11 @@ VARIANTS: dict[str, CvTConfig] = {
     "cvt_21": CvTConfig(depths=(1, 4, 16)),
     "cvt_w24": CvTConfig(depths=(2, 2, 20), dims=(192, 768, 1024), num_heads=(3, 12, 16)),
 }
+
+FAMILY = Family(
+    name="cvt",
+    config=CvTConfig,
+    variants=VARIANTS,
+    papers={"*": Paper("CvT", "CvT: Introducing Convolutions to Vision Transformers", "Wu et al.", 2021, "2103.15808")},
+    shrunk={"CvT": CvTConfig(dims=(32, 64, 128), depths=(1, 1, 3), num_heads=(1, 2, 4))},
+)

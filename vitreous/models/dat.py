@@ -33,6 +33,7 @@ from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import pad_to_patches
 from vitreous.layers.position import Grid, RelativeBias
 from vitreous.layers.window import Cut, WindowAttention
+from vitreous.models.family import Family, Paper
 from vitreous.models.pyramid import Pyramid, StagedConfig, stages_of
 from vitreous.spec import Size
 
@@ -119,3 +120,11 @@ VARIANTS: dict[str, DATConfig] = {
     "dat_small": DATConfig(depths=(2, 2, 18, 2)),
     "dat_base": DATConfig(depths=(2, 2, 18, 2), dims=(128, 256, 512, 1024), num_heads=(4, 8, 16, 32)),
 }
+
+FAMILY = Family(
+    name="dat",
+    config=DATConfig,
+    variants=VARIANTS,
+    papers={"*": Paper("DAT", "Vision Transformer with Deformable Attention", "Xia et al.", 2022, "2201.00520")},
+    shrunk={"DAT": DATConfig(dims=(32, 64, 96, 128), depths=(2, 2, 2, 2), num_heads=(1, 2, 3, 4), window_size=4)},
+)

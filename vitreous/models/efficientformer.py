@@ -39,6 +39,7 @@ from vitreous.layers.pooling import PoolDifference
 from vitreous.layers.position import Grid
 from vitreous.layers.wide_value import WideValueAttention
 from vitreous.models.base import Config, Features, check_stages, drop_path_rates
+from vitreous.models.family import Family, Paper
 from vitreous.models.pyramid import Pyramid, Stage
 
 
@@ -224,3 +225,24 @@ VARIANTS: dict[str, EfficientFormerConfig] = {
     "efficientformer_l3": EfficientFormerConfig(depths=(4, 4, 12, 6), dims=(64, 128, 320, 512), num_attention=4),
     "efficientformer_l7": EfficientFormerConfig(depths=(6, 6, 18, 8), dims=(96, 192, 384, 768), num_attention=8),
 }
+
+FAMILY = Family(
+    name="efficientformer",
+    config=EfficientFormerConfig,
+    variants=VARIANTS,
+    papers={
+        "*": Paper(
+            "EfficientFormer",
+            "EfficientFormer: Vision Transformers at MobileNet Speed",
+            "Li et al.",
+            2022,
+            "2206.01191",
+        )
+    },
+    drawn=("efficientformer_l3",),
+    shrunk={
+        "EfficientFormer": EfficientFormerConfig(
+            dims=(32, 64, 96, 128), depths=(1, 1, 2, 2), num_heads=4, key_dim=16, value_dim=64
+        )
+    },
+)

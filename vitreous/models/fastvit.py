@@ -36,6 +36,7 @@ from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid
 from vitreous.layers.reparam import ConvNorm, ConvPosition, RepConv, RepMixer, fold_, mobile_conv
 from vitreous.models.base import Backbone, Config, FeatureMap, Features, check_stages, drop_path_rates
+from vitreous.models.family import Family, Paper
 from vitreous.spec import Size
 
 
@@ -246,3 +247,21 @@ VARIANTS: dict[str, FastViTConfig] = {
     "fastvit_sa36": FastViTConfig(num_attention_stages=1, depths=(6, 6, 18, 6)),
     "fastvit_ma36": FastViTConfig(num_attention_stages=1, depths=(6, 6, 18, 6), dims=(76, 152, 304, 608)),
 }
+
+FAMILY = Family(
+    name="fastvit",
+    config=FastViTConfig,
+    variants=VARIANTS,
+    papers={
+        "*": Paper(
+            "FastViT",
+            "FastViT: A Fast Hybrid Vision Transformer using Structural Reparameterization",
+            "Vasu et al.",
+            2023,
+            "2303.14189",
+        )
+    },
+    smallest=("fastvit_sa12",),
+    drawn=("fastvit_sa24",),
+    shrunk={"FastViT": FastViTConfig(dims=(24, 48, 96, 192), depths=(1, 1, 2, 1), num_attention_stages=1)},
+)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from vitreous.layers.conv import MaxPoolSame, StdConv2d
 from vitreous.layers.init import init_vit
 from vitreous.layers.patch import PatchEmbed
+from vitreous.models.family import Family, Paper
 from vitreous.models.vit import SIZES, ViT, ViTConfig
 from vitreous.options import checked
 
@@ -151,3 +152,21 @@ VARIANTS: dict[str, HybridConfig] = {
     "vit_base_r50_s16": hybrid("base", 16, (3, 4, 9)),
     "vit_large_r50_s32": hybrid("large", 32, (3, 4, 6, 3)),
 }
+
+FAMILY = Family(
+    name="hybrid",
+    config=HybridConfig,
+    variants=VARIANTS,
+    papers={
+        "*": Paper(
+            "hybrid ViT",
+            "An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale",
+            "Dosovitskiy et al.",
+            2020,
+            "2010.11929",
+        )
+    },
+    drawn=("vit_small_r26_s32",),
+    shrunk={"hybrid, BiT + ViT": HybridConfig(patch_size=(8, 8), stem_depths=(1,), dim=64, depth=3, num_heads=2)},
+    exports_any_size=True,
+)

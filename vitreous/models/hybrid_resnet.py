@@ -39,6 +39,7 @@ from vitreous.models.base import (
     classifier,
     drop_path_rates,
 )
+from vitreous.models.family import Family, Paper
 from vitreous.models.resnet import VARIANTS as RESNETS
 from vitreous.models.resnet import WIDTHS, ResNet, ResNetConfig
 from vitreous.options import checked_choice
@@ -192,3 +193,13 @@ VARIANTS: dict[str, HybridResNetConfig] = {
     "hybrid_resnet18_tiny": hybrid_resnet("resnet18", num_stages=3, depth=6, dim=192, num_heads=3),
     "hybrid_resnet50_small": hybrid_resnet("resnet50", num_stages=3, depth=8, dim=384, num_heads=6),
 }
+
+FAMILY = Family(
+    name="hybrid_resnet",
+    config=HybridResNetConfig,
+    variants=VARIANTS,
+    papers={"*": Paper("ResNet + encoder", "A ResNet's features and a transformer encoder", "Vitreous", 2026)},
+    drawn=("hybrid_resnet50_small",),
+    shrunk={"hybrid, ResNet + encoder": HybridResNetConfig(depths=(1, 1, 2), dim=64, num_heads=2)},
+    exports_any_size=True,
+)

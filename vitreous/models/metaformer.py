@@ -38,6 +38,7 @@ from vitreous.layers.pooling import Pool
 from vitreous.layers.position import Grid
 from vitreous.layers.separable import Separable
 from vitreous.models.base import Features
+from vitreous.models.family import Family, Paper
 from vitreous.models.pyramid import Pyramid, StagedConfig, stages_of
 
 
@@ -217,3 +218,27 @@ VARIANTS: dict[str, MetaFormerConfig] = {
     **{f"convformer_{size}": CONVFORMER.override(**row) for size, row in CONV_SIZES.items()},
     **{f"caformer_{size}": CAFORMER.override(**row) for size, row in CONV_SIZES.items()},
 }
+
+SHRUNK: dict[str, Any] = {"dims": (32, 64, 96, 128), "depths": (1, 1, 2, 1), "num_heads": (1, 2, 3, 4)}
+BASELINES = "MetaFormer Baselines for Vision"
+
+FAMILY = Family(
+    name="metaformer",
+    config=MetaFormerConfig,
+    variants=VARIANTS,
+    papers={
+        "poolformer_*": Paper(
+            "PoolFormer", "MetaFormer Is Actually What You Need for Vision", "Yu et al.", 2021, "2111.11418"
+        ),
+        "poolformerv2_*": Paper("PoolFormerV2", BASELINES, "Yu et al.", 2022, "2210.13452"),
+        "convformer_*": Paper("ConvFormer", BASELINES, "Yu et al.", 2022, "2210.13452"),
+        "caformer_*": Paper("CAFormer", BASELINES, "Yu et al.", 2022, "2210.13452"),
+    },
+    smallest=("poolformer_s12", "caformer_s18"),
+    drawn=("caformer_s18", "poolformer_s24", "convformer_s18"),
+    shrunk={
+        "PoolFormer": POOLFORMER.override(**SHRUNK),
+        "ConvFormer": CONVFORMER.override(**SHRUNK),
+        "CAFormer": CAFORMER.override(**SHRUNK, hidden_head=False),
+    },
+)

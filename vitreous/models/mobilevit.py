@@ -43,6 +43,7 @@ from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid
 from vitreous.models.base import Backbone, Config, FeatureMap, Features, check_stages, drop_path_rates
+from vitreous.models.family import Family, Paper
 from vitreous.spec import Size
 
 NUM_CONV_STAGES, NUM_MIXER_STAGES = 2, 3
@@ -219,3 +220,28 @@ VARIANTS: dict[str, MobileViTConfig] = {
     "mobilevit_xs": MobileViTConfig(dims=(32, 48, 64, 80, 96), mixer_dims=(96, 120, 144), final_dim=384),
     "mobilevit_s": MobileViTConfig(),
 }
+
+FAMILY = Family(
+    name="mobilevit",
+    config=MobileViTConfig,
+    variants=VARIANTS,
+    papers={
+        "*": Paper(
+            "MobileViT",
+            "MobileViT: Light-weight, General-purpose, and Mobile-friendly Vision Transformer",
+            "Mehta and Rastegari",
+            2021,
+            "2110.02178",
+        )
+    },
+    drawn=("mobilevit_s",),
+    shrunk={
+        "MobileViT": MobileViTConfig(
+            dims=(16, 32, 48, 64, 96),
+            depths=(1, 1, 1, 2, 1),
+            mixer_dims=(64, 96, 128),
+            num_heads=(2, 3, 4),
+            final_dim=256,
+        )
+    },
+)

@@ -32,6 +32,7 @@ from vitreous.layers.patch import PatchEmbed, grid_of
 from vitreous.layers.position import Grid, Learned
 from vitreous.layers.reduction import Reduction
 from vitreous.models.base import FeatureMap, Features, check_stages, drop_path_rates
+from vitreous.models.family import Family, Paper
 from vitreous.models.pyramid import Pyramid, Stage, StagedConfig
 from vitreous.spec import Size
 
@@ -136,3 +137,16 @@ VARIANTS: dict[str, PVTConfig] = {
     "pvt_medium": PVTConfig(depths=(3, 4, 18, 3)),
     "pvt_large": PVTConfig(depths=(3, 8, 27, 3)),
 }
+
+FAMILY = Family(
+    name="pvt",
+    config=PVTConfig,
+    variants=VARIANTS,
+    papers={"*": Paper("PVT", "Pyramid Vision Transformer", "Wang et al.", 2021, "2102.12122")},
+    drawn=("pvt_small",),
+    shrunk={
+        "PVT": PVTConfig(
+            dims=(32, 64, 96, 128), depths=(1, 1, 2, 1), num_heads=(1, 2, 3, 4), mixer=Reduction(ratios=(4, 2, 1, 1))
+        )
+    },
+)

@@ -30,6 +30,7 @@ from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid
 from vitreous.layers.reduction import Reduction
 from vitreous.models.base import drop_path_rates
+from vitreous.models.family import Family, Paper
 from vitreous.models.pvt import PVTConfig
 from vitreous.models.pyramid import Pyramid, Stage
 
@@ -116,3 +117,20 @@ VARIANTS: dict[str, PVTv2Config] = {
     "pvt_v2_b4": PVTv2Config(depths=(3, 8, 27, 3)),
     "pvt_v2_b5": PVTv2Config(depths=(3, 6, 40, 3), mlp_ratios=(4.0, 4.0, 4.0, 4.0)),
 }
+
+FAMILY = Family(
+    name="pvt_v2",
+    config=PVTv2Config,
+    variants=VARIANTS,
+    papers={
+        "*": Paper(
+            "PVTv2", "PVT v2: Improved Baselines with Pyramid Vision Transformer", "Wang et al.", 2021, "2106.13797"
+        )
+    },
+    drawn=("pvt_v2_b2",),
+    shrunk={
+        "PVTv2": PVTv2Config(
+            dims=(32, 64, 96, 128), depths=(1, 1, 2, 1), num_heads=(1, 2, 3, 4), mixer=Reduction(ratios=(4, 2, 1, 1))
+        )
+    },
+)

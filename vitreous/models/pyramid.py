@@ -35,6 +35,7 @@ from vitreous.models.base import (
     check_stages,
     drop_path_rates,
 )
+from vitreous.models.family import Family, Paper
 from vitreous.options import Options
 from vitreous.spec import Size
 
@@ -278,3 +279,16 @@ VARIANTS: dict[str, PyramidConfig] = {
     "vit_down_small_16": downsampling_vit(384, 6),
     "vit_down_base_16": downsampling_vit(768, 12),
 }
+
+FAMILY = Family(
+    name="pyramid",
+    config=PyramidConfig,
+    variants=VARIANTS,
+    papers={"*": Paper("ViT with downsampling", "A ViT that halves its grid between layers", "Vitreous", 2026)},
+    drawn=("vit_down_small_16",),
+    shrunk={
+        "ViT with downsampling": PyramidConfig(
+            patch_size=(8, 8), stages=tuple(StageConfig(dim=64 << i, depth=2, num_heads=2 << i) for i in range(2))
+        )
+    },
+)

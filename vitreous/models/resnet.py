@@ -23,6 +23,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.models.base import Backbone, Config, FeatureMap, Features, check_stages, classifier
+from vitreous.models.family import Family, Paper
 
 WIDTHS = (64, 128, 256, 512)
 EXPANSION = {"basic": 1, "bottleneck": 4}
@@ -102,3 +103,12 @@ VARIANTS: dict[str, ResNetConfig] = {
     "resnet101": ResNetConfig(depths=(3, 4, 23, 3), block="bottleneck"),
     "resnet152": ResNetConfig(depths=(3, 8, 36, 3), block="bottleneck"),
 }
+
+FAMILY = Family(
+    name="resnet",
+    config=ResNetConfig,
+    variants=VARIANTS,
+    papers={"*": Paper("ResNet", "Deep Residual Learning for Image Recognition", "He et al.", 2015, "1512.03385")},
+    drawn=("resnet50",),
+    exports_any_size=True,
+)

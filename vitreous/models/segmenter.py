@@ -11,9 +11,7 @@ whose padding is cut off again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -21,6 +19,7 @@ from torch import Tensor, nn
 
 from vitreous.layers.init import trunc_normal_
 from vitreous.models.base import Backbone, Config, Model, ModelConfig
+from vitreous.models.family import Family, Paper
 from vitreous.models.vit import ViTConfig
 from vitreous.samples import Inputs
 
@@ -84,4 +83,13 @@ class Segmenter(Model):
         return masks[:, :, : images.shape[2], : images.shape[3]]
 
 
-VARIANTS: Mapping[str, Any] = {}
+FAMILY = Family(
+    name="segmenter",
+    config=SegmenterConfig,
+    variants={},
+    papers={
+        "*": Paper(
+            "Segmenter", "Segmenter: Transformer for Semantic Segmentation", "Strudel et al.", 2021, "2105.05633"
+        )
+    },
+)

@@ -24,6 +24,7 @@ from vitreous.layers.mixer import Mixer, Place
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import PatchEmbed
 from vitreous.layers.window import Window
+from vitreous.models.family import Family, Paper
 from vitreous.models.pyramid import Pyramid, StagedConfig, stages_of
 from vitreous.spec import Size
 
@@ -84,3 +85,21 @@ VARIANTS: dict[str, SwinConfig] = {
     "swin_base_384": BASE.override(**AT_384),
     "swin_large_384": LARGE.override(**AT_384),
 }
+
+FAMILY = Family(
+    name="swin",
+    config=SwinConfig,
+    variants=VARIANTS,
+    papers={
+        "*": Paper(
+            "Swin",
+            "Swin Transformer: Hierarchical Vision Transformer using Shifted Windows",
+            "Liu et al.",
+            2021,
+            "2103.14030",
+        )
+    },
+    shrunk={
+        "Swin": SwinConfig(dims=(32, 64, 96, 128), depths=(2, 2, 2, 2), num_heads=(1, 2, 3, 4), mixer=Window(size=4))
+    },
+)

@@ -34,6 +34,7 @@ from vitreous.layers.mlp import GatedMlp, Mlp
 from vitreous.layers.patch import ConvStem, PatchEmbed, ResidualStem, grid_of
 from vitreous.layers.position import Grid, Learned, LearnedAxes, SinCos
 from vitreous.models.base import Backbone, Config, FeatureMap, Features, classifier
+from vitreous.models.family import Family, Paper
 from vitreous.spec import Size
 
 
@@ -244,3 +245,38 @@ VARIANTS: dict[str, ViTConfig] = {
     **{f"dinov2_{size}_14": config.override(**DINOV2_COMMON) for size, config in DINOV2.items()},
     **{f"dinov2_{size}_reg4_14": config.override(**DINOV2_COMMON, num_registers=4) for size, config in DINOV2.items()},
 }
+
+SHRUNK = ViTConfig(patch_size=(8, 8), dim=64, depth=4, num_heads=2)
+
+FAMILY = Family(
+    name="vit",
+    config=ViTConfig,
+    variants=VARIANTS,
+    papers={
+        "deit_*": Paper(
+            "DeiT",
+            "Training data-efficient image transformers & distillation through attention",
+            "Touvron et al.",
+            2020,
+            "2012.12877",
+        ),
+        "dinov2_*": Paper(
+            "DINOv2",
+            "DINOv2: Learning Robust Visual Features without Supervision",
+            "Oquab et al.",
+            2023,
+            "2304.07193",
+        ),
+        "*": Paper(
+            "ViT",
+            "An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale",
+            "Dosovitskiy et al.",
+            2020,
+            "2010.11929",
+        ),
+    },
+    smallest=("vit_tiny_16", "deit_tiny_16", "dinov2_small_14"),
+    drawn=("deit_small_16",),
+    shrunk={"ViT": SHRUNK, "ViT, conv stem": SHRUNK.override(stem="conv")},
+    exports_any_size=True,
+)

@@ -36,6 +36,7 @@ from vitreous.layers.patch import grid_of, stem_widths
 from vitreous.layers.position import Grid, coordinates, waves
 from vitreous.layers.tokens import Tokens
 from vitreous.models.base import Backbone, Config, FeatureMap, Features, check_stages, classifier
+from vitreous.models.family import Family, Paper
 from vitreous.spec import Size
 
 
@@ -247,3 +248,13 @@ SIZES = {
 VARIANTS: dict[str, XCiTConfig] = {
     f"xcit_{size}_{patch}": config.override(patch_size=patch) for size, config in SIZES.items() for patch in (16, 8)
 }
+
+FAMILY = Family(
+    name="xcit",
+    config=XCiTConfig,
+    variants=VARIANTS,
+    papers={"*": Paper("XCiT", "XCiT: Cross-Covariance Image Transformers", "El-Nouby et al.", 2021, "2106.09681")},
+    drawn=("xcit_small_12_16",),
+    shrunk={"XCiT": XCiTConfig(patch_size=(8, 8), dim=64, depths=(3, 1), num_heads=2)},
+    exports_any_size=True,
+)

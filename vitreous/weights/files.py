@@ -63,13 +63,13 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
 
 def family_of(config: ModelConfig) -> str:
     """The name under which :func:`read` finds the config again; one with parts of one's own has none."""
-    for family, kind in FAMILIES.items():
-        if type(config) is kind:
+    for name, family in FAMILIES.items():
+        if type(config) is family.config:
             try:
-                kind().override(**config.to_json())
+                family.config().override(**config.to_json())
             except ValueError:
                 break
-            return family
+            return name
     return type(config).__name__
 
 
@@ -145,7 +145,7 @@ def parse_metadata(metadata: Mapping[str, str]) -> tuple[ModelConfig | None, Spe
     spec = Spec.from_json(json.loads(metadata["spec"]))
     if metadata["family"] not in FAMILIES:
         return None, spec
-    config = FAMILIES[metadata["family"]]().override(**json.loads(metadata["config"]))
+    config = FAMILIES[metadata["family"]].config().override(**json.loads(metadata["config"]))
     spec.labels.check(config.num_classes)
     return config, spec
 

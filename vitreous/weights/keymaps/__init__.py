@@ -7,39 +7,22 @@ when query, key and value are kept apart.
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
+from vitreous.models import find_family
 from vitreous.models.base import Model
 
 Name = str | tuple[str, ...]
 Names = tuple[tuple[str, str], ...]
 WORDS = {"i": r"\d+", "j": r"\d+", "p": "weight|bias", "rest": r"\S+"}
-
-#: The file with the key maps of a model, by the module that defines the model.
-FILES = {
-    "vitreous.models.vit": "vitreous.weights.keymaps.vit",
-    "vitreous.models.resnet": "vitreous.weights.keymaps.resnet",
-    "vitreous.models.pvt": "vitreous.weights.keymaps.pvt",
-    "vitreous.models.pvt_v2": "vitreous.weights.keymaps.pvt_v2",
-    "vitreous.models.xcit": "vitreous.weights.keymaps.xcit",
-    "vitreous.models.cvt": "vitreous.weights.keymaps.cvt",
-    "vitreous.models.swin": "vitreous.weights.keymaps.swin",
-    "vitreous.models.dat": "vitreous.weights.keymaps.dat",
-    "vitreous.models.coatnet": "vitreous.weights.keymaps.coatnet",
-    "vitreous.models.convnext": "vitreous.weights.keymaps.convnext",
-    "vitreous.models.mobilevit": "vitreous.weights.keymaps.mobilevit",
-    "vitreous.models.efficientformer": "vitreous.weights.keymaps.efficientformer",
-    "vitreous.models.fastvit": "vitreous.weights.keymaps.fastvit",
-    "vitreous.models.metaformer": "vitreous.weights.keymaps.metaformer",
-    "vitreous.models.hybrid": "vitreous.weights.keymaps.hybrid",
-}
 
 
 @dataclass(frozen=True)
@@ -132,9 +115,9 @@ def stackable(parts: list[Tensor]) -> bool:
 
 
 def keymaps_of(model: Model) -> tuple[KeyMap, ...]:
-    """The key maps for a model or for the class it is derived from."""
-    for kind in type(model).__mro__:
-        if kind.__module__ in FILES:
-            maps: tuple[KeyMap, ...] = importlib.import_module(FILES[kind.__module__]).keymaps(model.config)
-            return maps
-    return ()
+    """The key maps for a model: those of the file beside this one that bears the name of its family."""
+    family = find_family(model.config)
+    if family is None or find_spec(f"{__name__}.{family.name}") is None:
+        return ()
+    maps: tuple[KeyMap, ...] = import_module(f"{__name__}.{family.name}").keymaps(model.config)
+    return maps
