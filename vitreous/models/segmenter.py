@@ -29,7 +29,7 @@ class SegmenterConfig(ModelConfig):
     """``backbone`` takes image size and channels from here, and has no classifier of its own."""
 
     backbone: Config = ViTConfig(num_classes=0)
-    level: int = 0  # of the backbone's maps, counted from the finest
+    level: int = 1  # which of the backbone's maps, the finest being 1
 
     def __post_init__(self) -> None:
         backbone = Config.given("backbone", self.backbone)
@@ -49,8 +49,8 @@ class Segmenter(Model):
         super().__init__(config)
         self.encoder = config.backbone.build()
         self.strides, self.dims = self.encoder.strides, self.encoder.dims
-        if not 0 <= config.level < len(self.dims):
-            raise ValueError(f"level must be one of the backbone's maps, 0 to {len(self.dims) - 1}; got {config.level}")
+        if config.level > len(self.dims):
+            raise ValueError(f"level must be one of the backbone's maps, 1 to {len(self.dims)}; got {config.level}")
         self.head = self.make_head(config.num_classes)
 
     @property
@@ -63,7 +63,7 @@ class Segmenter(Model):
     def make_head(self, num_classes: int) -> nn.Module:
         if num_classes < 1:
             raise ValueError("a segmenter needs at least one class")
-        head = nn.Conv2d(self.dims[self.config.level], num_classes, kernel_size=1)
+        head = nn.Conv2d(self.dims[self.config.level - 1], num_classes, kernel_size=1)
         trunc_normal_(head.weight, std=0.02)
         assert head.bias is not None
         nn.init.zeros_(head.bias)
@@ -76,7 +76,7 @@ class Segmenter(Model):
         found = self.encoder.features(images).maps
         if not found:
             raise ValueError("the backbone drops tokens, so there is no map to segment; set its token_drop_rate to 0")
-        features = found[self.config.level]
+        features = found[self.config.level - 1]
         scores = self.head(features.values)
         size = [cells * stride for cells, stride in zip(scores.shape[2:], features.stride, strict=True)]
         masks = F.interpolate(scores, size=size, mode="bilinear", align_corners=False)
