@@ -27,7 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.interleave import interleave
 from benchmarks.record import write_record
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.mixers import MIXERS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -39,7 +39,7 @@ Results = dict[str, dict[str, list[float]]]
 
 
 def build(name: str, side: int) -> torch.nn.Module:
-    return MIXERS[name].build(Place(dim=DIM, num_heads=NUM_HEADS, grid=(side, side))).eval()
+    return MIXERS[name].build(MixerContext(dim=DIM, num_heads=NUM_HEADS, grid=(side, side))).eval()
 
 
 def macs(name: str, side: int) -> int:

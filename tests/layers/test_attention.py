@@ -10,6 +10,7 @@ from timm.layers import Attention as TimmAttention
 
 from tests.parity import error, fill
 from vitreous.layers.attention import Attend, CrossAttention, SelfAttention
+from vitreous.layers.mixer import MixerContext
 
 many = settings(max_examples=100, deadline=None)
 
@@ -78,7 +79,7 @@ def test_temperature_must_be_positive():
 
 def test_self_attention_equals_timm():
     theirs = fill(TimmAttention(48, num_heads=4, qkv_bias=True))
-    ours = SelfAttention(48, 4).eval()
+    ours = SelfAttention(MixerContext(dim=48, num_heads=4, grid=(3, 4))).eval()
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(2, 13, 48)
     assert error(ours(x, (3, 4), 1), theirs(x)) < 1e-5
@@ -103,13 +104,13 @@ def test_cross_attention_equals_torch(context_dim):
 
 
 def test_without_positions_attention_is_equivariant():
-    attention = fill(SelfAttention(32, 4))
+    attention = fill(SelfAttention(MixerContext(dim=32, num_heads=4, grid=(2, 5))))
     x, order = torch.randn(2, 10, 32), torch.randperm(10)
     assert error(attention(x[:, order], None), attention(x, None)[:, order]) < 1e-5
 
 
 def test_dropout_of_weights_only_in_training():
-    attention = fill(SelfAttention(32, 4, attention_drop_rate=0.5))
+    attention = fill(SelfAttention(MixerContext(dim=32, num_heads=4, grid=(2, 5), attention_drop_rate=0.5)))
     x = torch.randn(2, 10, 32)
     assert torch.equal(attention(x, None), attention(x, None))
     attention.train()

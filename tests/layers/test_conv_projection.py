@@ -8,13 +8,14 @@ import torch
 import vitreous as vt
 from tests.parity import error, fill
 from vitreous.layers.conv_projection import ConvProjectedAttention, ConvProjection
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 
 GRIDS = [(1, 1), (3, 5), (4, 6), (7, 10)]
 
 
 def make(dim=8, num_heads=2, **options):
-    return fill(ConvProjectedAttention(dim, num_heads, **options)).double()
+    context = MixerContext(dim=dim, num_heads=num_heads, grid=(4, 6))
+    return fill(ConvProjectedAttention(context, **options)).double()
 
 
 def naive_projection(projection, prefix, cells, stride):
@@ -114,7 +115,7 @@ def test_serves_in_a_vit():
             "cannot serve with position",
         ),
         (lambda: vt.create_model("vit_tiny_16", mixer="conv_projection", token_drop_rate=0.5), "with token_drop_rate"),
-        (lambda: ConvProjection().build(Place(dim=8, num_heads=3, grid=(4, 4))), "multiple of num_heads"),
+        (lambda: ConvProjection().build(MixerContext(dim=8, num_heads=3, grid=(4, 4))), "multiple of num_heads"),
         (lambda: make()(torch.zeros(1, 4, 8).double(), None), "need the whole grid"),
     ],
 )

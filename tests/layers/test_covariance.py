@@ -9,14 +9,14 @@ import vitreous as vt
 from tests.parity import error, fill
 from vitreous.layers.covariance import Covariance, CrossCovariance
 from vitreous.layers.layout import Channels
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 
 GRIDS = [(1, 1), (3, 5), (4, 8), (7, 10)]
 
 
 def made(dim=12, num_heads=3, **options):
     """Filled, and with temperatures at which the weights differ: lengths are 1, so logits are small without them."""
-    mixer = fill(CrossCovariance(dim, num_heads, **options))
+    mixer = fill(CrossCovariance(MixerContext(dim=dim, num_heads=num_heads, grid=(3, 5), **options)))
     with torch.no_grad():
         mixer.temperature.copy_(torch.linspace(3, 12, num_heads)[:, None, None])
     return mixer
@@ -132,5 +132,5 @@ def test_dropout_in_training_only():
 )
 def test_where_it_cannot_serve(options, message):
     with pytest.raises(ValueError, match=message) as caught:
-        Covariance().build(Place(**({"dim": 12, "num_heads": 3, "grid": (3, 5)} | options)))
+        Covariance().build(MixerContext(**({"dim": 12, "num_heads": 3, "grid": (3, 5)} | options)))
     assert "\n" not in str(caught.value)

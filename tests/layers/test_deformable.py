@@ -12,7 +12,7 @@ import vitreous as vt
 from tests.parity import TOLERANCE, error, fill
 from vitreous.layers.deformable import Deformable
 from vitreous.layers.deformable_points import DeformablePoints, PointAttention, deformable_points
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 
 GRIDS = [(1, 1), (3, 5), (4, 4), (5, 8)]
 WITHOUT_PREFIX = {"class_token": False, "pool": "mean"}
@@ -77,7 +77,7 @@ def naive_deformable(x, q, *, shifts, make_k, make_v, table, num_groups, reach):
 
 
 def deformable(dim=24, num_heads=6, grid=(4, 4), stage=0, **options):
-    return fill(Deformable(**options).build(Place(dim=dim, num_heads=num_heads, grid=grid, stage=stage)))
+    return fill(Deformable(**options).build(MixerContext(dim=dim, num_heads=num_heads, grid=grid, stage=stage)))
 
 
 def by_hand(mixer, x, grid, stride, reach):
@@ -209,7 +209,7 @@ def test_points_equal_transformers():
 @pytest.mark.parametrize("grid", GRIDS)
 @torch.no_grad()
 def test_points_around_every_cell_equal_the_loop(grid):
-    mixer = fill(DeformablePoints(num_points=3).build(Place(dim=24, num_heads=2, grid=(4, 4))))
+    mixer = fill(DeformablePoints(num_points=3).build(MixerContext(dim=24, num_heads=2, grid=(4, 4))))
     inner, n = mixer.points, grid[0] * grid[1]
     x = torch.randn(2, n, 24)
     offsets = inner.offsets(x).reshape(2, n, 2, 3, 2)
@@ -243,7 +243,7 @@ class TestBoth:
         assert all(p.grad.isfinite().all() for p in model.parameters())
 
     def test_a_picture_does_not_depend_on_its_batch(self, mixer):
-        layer = fill(mixer.build(Place(dim=24, num_heads=3, grid=(4, 4))))
+        layer = fill(mixer.build(MixerContext(dim=24, num_heads=3, grid=(4, 4))))
         x = torch.randn(3, 15, 24)
         together = layer(x, (3, 5))
         assert error(torch.cat([layer(picture[None], (3, 5)) for picture in x]), together) < TOLERANCE
@@ -251,7 +251,7 @@ class TestBoth:
     def test_prefix_tokens_are_refused(self, mixer):
         with pytest.raises(ValueError, match=r"cannot serve with prefix tokens \(.* no place\)"):
             vt.create_model("vit_tiny_16", mixer=mixer)
-        layer = mixer.build(Place(dim=24, num_heads=3, grid=(4, 4)))
+        layer = mixer.build(MixerContext(dim=24, num_heads=3, grid=(4, 4)))
         for grid, num_prefix in (((3, 5), 1), (None, 0)):
             with pytest.raises(ValueError, match="reads a whole map and nothing else"):
                 layer(torch.randn(1, 16, 24), grid, num_prefix)

@@ -8,14 +8,14 @@ import torch
 import vitreous as vt
 from tests.parity import error, fill
 from vitreous.layers.depthwise import Depthwise
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 
 DIM = 6
 WITHOUT_PREFIX = {"class_token": False, "pool": "mean"}
 
 
 def build(**options):
-    return fill(Depthwise(**options).build(Place(dim=DIM, num_heads=1, grid=(4, 4)))).double()
+    return fill(Depthwise(**options).build(MixerContext(dim=DIM, num_heads=1, grid=(4, 4)))).double()
 
 
 def naive(mixer, tokens, grid):

@@ -9,7 +9,7 @@ from torch import nn
 
 import vitreous as vt
 from vitreous.layers.attention import Full
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.mixers import MIXERS
 
 
@@ -28,7 +28,7 @@ class OwnMixer(Mixer):
     no_prefix: ClassVar[str] = "it would blend them in"
     share: float = 0.5
 
-    def make(self, place):
+    def make(self, context):
         return Blend(self.share)
 
 
@@ -91,7 +91,7 @@ def test_the_table_is_keyed_by_name_and_every_row_survives_json(name):
 @pytest.mark.parametrize("name", MIXERS)
 @pytest.mark.parametrize("grid", [(1, 1), (1, 9), (57, 78)])
 def test_every_mixer_takes_any_grid_and_keeps_pictures_apart(name, grid):
-    mixer = MIXERS[name].build(Place(dim=24, num_heads=3, grid=(8, 8))).eval()
+    mixer = MIXERS[name].build(MixerContext(dim=24, num_heads=3, grid=(8, 8))).eval()
     tokens = torch.randn(2, grid[0] * grid[1], 24)
     with torch.no_grad():
         together = mixer(tokens, grid)

@@ -16,11 +16,13 @@ from vitreous.layers.attention import SelfAttention
 from vitreous.layers.block import PostNormBlock, PreNormBlock
 from vitreous.layers.drop import DropPath, TokenDrop
 from vitreous.layers.init import init_vit
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.mlp import GatedMlp, Mlp
 from vitreous.layers.norm import LayerScale
 from vitreous.layers.patch import ConvStem, PatchEmbed, ResidualStem, Whiten, grid_of, patchify
 
 many = settings(max_examples=60, deadline=None)
+CONTEXT = MixerContext(dim=32, num_heads=4, grid=(1, 7))
 
 
 @many
@@ -158,7 +160,7 @@ def test_rates_are_checked(make):
 
 @pytest.mark.parametrize(("kind", "norm_first"), [(PreNormBlock, True), (PostNormBlock, False)])
 def test_blocks_equal_torch(kind, norm_first):
-    ours = fill(kind(32, SelfAttention(32, 4), Mlp(32, 64), norm_eps=1e-5))
+    ours = fill(kind(32, SelfAttention(CONTEXT), Mlp(32, 64), norm_eps=1e-5))
     theirs = nn.TransformerEncoderLayer(32, 4, 64, 0.0, "gelu", batch_first=True, norm_first=norm_first).eval()
     names = {
         "norm1": "norm1",
@@ -178,14 +180,14 @@ def test_blocks_equal_torch(kind, norm_first):
 
 
 def test_layer_scale_of_zero_makes_a_pre_norm_block_the_identity():
-    block = PreNormBlock(32, SelfAttention(32, 4), Mlp(32, 64), layer_scale=0.0)
+    block = PreNormBlock(32, SelfAttention(CONTEXT), Mlp(32, 64), layer_scale=0.0)
     x = torch.randn(2, 7, 32)
     assert torch.equal(block(x, None), x)
 
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-2])
 def test_norm_eps_is_configuration(eps):
-    block = PreNormBlock(32, SelfAttention(32, 4), Mlp(32, 64), norm_eps=eps)
+    block = PreNormBlock(32, SelfAttention(CONTEXT), Mlp(32, 64), norm_eps=eps)
     x = 0.01 * torch.randn(2, 32)
     variance = x.var(-1, unbiased=False, keepdim=True)
     expected = (x - x.mean(-1, keepdim=True)) / (variance + eps).sqrt()

@@ -8,15 +8,15 @@ import torch
 import vitreous as vt
 from tests.parity import error, fill
 from vitreous.layers.attention import Attend
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.performer import LinearAttend, Performer, PositiveFeatures, orthogonal_normal
 
 GRIDS = [(1, 1), (3, 5), (4, 8), (7, 10)]
 
 
 def made(num_features=6, dim=12, num_heads=3, **options):
-    place = Place(dim=dim, num_heads=num_heads, grid=(4, 4), **options)
-    return fill(Performer(num_features=num_features).build(place))
+    context = MixerContext(dim=dim, num_heads=num_heads, grid=(4, 4), **options)
+    return fill(Performer(num_features=num_features).build(context))
 
 
 def seeded(seed):
@@ -205,7 +205,7 @@ def test_fewer_products_only_with_more_than_twice_as_many_tokens_as_features():
 )
 def test_where_it_cannot_serve(options, message):
     with pytest.raises(ValueError, match=message) as caught:
-        Performer().build(Place(**({"dim": 12, "num_heads": 3, "grid": (3, 5)} | options)))
+        Performer().build(MixerContext(**({"dim": 12, "num_heads": 3, "grid": (3, 5)} | options)))
     assert "\n" not in str(caught.value)
 
 

@@ -7,7 +7,7 @@ import torch
 
 import vitreous as vt
 from tests.parity import error
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.pooling import Pool, Pooling
 
 GRIDS = [(1, 1), (3, 5), (6, 6), (7, 10)]
@@ -59,7 +59,10 @@ def test_in_a_vit():
     [
         (lambda: Pool(size=4), "size must be odd, to have a middle; got 4, choose 5"),
         (lambda: vt.create_model("vit_tiny_16", mixer="pool"), "cannot serve with prefix tokens .they have no neigh"),
-        (lambda: Pool().build(Place(dim=8, num_heads=1, grid=(2, 2), drops_tokens=True)), "with token_drop_rate"),
+        (
+            lambda: Pool().build(MixerContext(dim=8, num_heads=1, grid=(2, 2), drops_tokens=True)),
+            "with token_drop_rate",
+        ),
         (lambda: Pooling(3)(torch.randn(1, 4, 8), None), "need the whole grid"),
     ],
 )

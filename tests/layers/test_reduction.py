@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import vitreous as vt
 from tests.parity import error, fill
 from vitreous.layers.attention import SelfAttention
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.reduction import ConvReduce, Reduction
 
 DIM, HEADS = 12, 3
@@ -25,8 +25,8 @@ KINDS = {
 GRIDS = [(1, 1), (3, 5), (4, 8), (7, 10)]
 
 
-def build(options, **place):
-    made = options.build(Place(**({"dim": DIM, "num_heads": HEADS, "grid": (4, 4)} | place)))
+def build(options, **context):
+    made = options.build(MixerContext(**({"dim": DIM, "num_heads": HEADS, "grid": (4, 4)} | context)))
     return fill(made).double()
 
 
@@ -119,7 +119,10 @@ def test_no_cell_is_lost():
 
 @torch.no_grad()
 def test_a_ratio_of_one_is_plain_attention():
-    mixer, plain = build(Reduction(ratios=(1,))), SelfAttention(DIM, HEADS).double()
+    mixer, plain = (
+        build(Reduction(ratios=(1,))),
+        SelfAttention(MixerContext(dim=DIM, num_heads=HEADS, grid=(3, 5))).double(),
+    )
     own = mixer.attention
     plain.qkv.weight.copy_(torch.cat([own.q.weight, own.kv.weight]))
     plain.qkv.bias.copy_(torch.cat([own.q.bias, own.kv.bias]))
@@ -131,7 +134,9 @@ def test_a_ratio_of_one_is_plain_attention():
 
 def test_the_ratio_is_chosen_by_the_stage():
     options = Reduction(ratios=(8, 4, 1))
-    made = [options.build(Place(dim=DIM, num_heads=HEADS, grid=(4, 4), stage=stage)).reduce for stage in range(5)]
+    made = [
+        options.build(MixerContext(dim=DIM, num_heads=HEADS, grid=(4, 4), stage=stage)).reduce for stage in range(5)
+    ]
     assert [reduce and reduce.ratio for reduce in made] == [8, 4, None, None, None]
 
 

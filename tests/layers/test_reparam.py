@@ -10,12 +10,13 @@ from torch import nn
 
 import vitreous as vt
 from tests.parity import error, fill
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.rep_conv import Rep, RepTokens
 from vitreous.layers.reparam import ConvNorm, ConvPosition, RepConv, RepMixer, fold_, mobile_conv, unit_filter
 from vitreous.models.pyramid import PyramidConfig, StageConfig
 
 GRIDS = [(1, 1), (3, 5), (4, 6), (7, 10)]
+CONTEXT = MixerContext(dim=6, num_heads=1, grid=(4, 6))
 
 
 def naive_norm(norm, value):
@@ -48,7 +49,7 @@ def naive(mixer, tokens, grid):
 @pytest.mark.parametrize("grid", GRIDS)
 @torch.no_grad()
 def test_the_mixer_equals_the_loop_and_so_does_its_folded_form(grid, options):
-    mixer = fill(RepTokens(6, **options)).double()
+    mixer = fill(RepTokens(CONTEXT, **options)).double()
     tokens = torch.randn(2, grid[0] * grid[1], 6).double()
     expected = torch.stack([naive(mixer, picture, grid) for picture in tokens])
     assert error(mixer(tokens, grid), expected) < 1e-12
@@ -180,8 +181,11 @@ BAD = [
     (lambda: RepConv(6, 12, (2,)), "kernel must be odd, to have a middle; got 2, choose 3"),
     (lambda: RepConv(6, 12, (3,), identity=True), "only stride 1 and an equal width keep the input, got 6 → 12 by 1"),
     (lambda: Rep(kernel=4), "kernel must be odd"),
-    (lambda: Rep().build(Place(dim=6, num_heads=1, grid=(2, 2), num_prefix=1)), "they have no neighbours on the grid"),
-    (lambda: RepTokens(6)(torch.randn(1, 4, 6), None), "need the whole grid"),
+    (
+        lambda: Rep().build(MixerContext(dim=6, num_heads=1, grid=(2, 2), num_prefix=1)),
+        "they have no neighbours on the grid",
+    ),
+    (lambda: RepTokens(CONTEXT)(torch.randn(1, 4, 6), None), "need the whole grid"),
 ]
 
 

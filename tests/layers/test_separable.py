@@ -8,7 +8,7 @@ import torch
 
 import vitreous as vt
 from tests.parity import error, fill
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.mlp import StarReLU
 from vitreous.layers.separable import Separable, SeparableConv
 
@@ -16,7 +16,8 @@ GRIDS = [(1, 1), (3, 5), (8, 6), (7, 10)]
 
 
 def make(kernel=3, dim=4, hidden_dim=6):
-    return fill(SeparableConv(dim, hidden_dim, kernel)).double()
+    context = MixerContext(dim=dim, num_heads=1, grid=(2, 2))
+    return fill(SeparableConv(context, kernel, hidden_dim=hidden_dim)).double()
 
 
 def naive(mixer, x, grid):
@@ -45,7 +46,7 @@ def test_equals_the_loop(grid, kernel):
 
 @torch.no_grad()
 def test_equals_timm():
-    theirs, ours = fill(timm.models.metaformer.SepConv(8)), SeparableConv(8, 16, 7)
+    theirs, ours = fill(timm.models.metaformer.SepConv(8)), make(kernel=7, dim=8, hidden_dim=16).float()
     names = {"pwconv1": "expand", "act1": "act", "dwconv": "depthwise", "pwconv2": "project"}
     state = {f"{names[name.split('.')[0]]}.{name.split('.')[1]}": part for name, part in theirs.state_dict().items()}
     ours.load_state_dict({name: part.flatten(1) if part.shape[2:] == (1, 1) else part for name, part in state.items()})
@@ -79,7 +80,10 @@ def test_in_a_vit():
     [
         (lambda: Separable(kernel=4), "kernel must be odd, to have a middle; got 4, choose 5"),
         (lambda: vt.create_model("vit_tiny_16", mixer="separable"), "cannot serve with prefix tokens .they have no"),
-        (lambda: Separable().build(Place(dim=8, num_heads=1, grid=(2, 2), drops_tokens=True)), "with token_drop_rate"),
+        (
+            lambda: Separable().build(MixerContext(dim=8, num_heads=1, grid=(2, 2), drops_tokens=True)),
+            "with token_drop_rate",
+        ),
         (lambda: make()(torch.randn(1, 4, 4).double(), None), "need the whole grid"),
     ],
 )

@@ -11,7 +11,7 @@ import vitreous as vt
 from tests.parity import error, fill
 from vitreous.layers.block_sparse import BlockSparse
 from vitreous.layers.local import Dilated, Local
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 
 GRIDS = [(1, 1), (3, 5), (7, 10), (16, 16), (1, 30), (9, 18)]
 
@@ -49,8 +49,8 @@ KINDS = {
 
 
 def made(kind, **options):
-    place = {"dim": 12, "num_heads": 3, "grid": (4, 4)} | options
-    return fill(KINDS[kind][0].build(Place(**place)))
+    context = {"dim": 12, "num_heads": 3, "grid": (4, 4)} | options
+    return fill(KINDS[kind][0].build(MixerContext(**context)))
 
 
 def dense_mask(kind, mixer, grid, num_prefix):
@@ -94,7 +94,7 @@ def test_equals_dense_attention_under_a_mask_gradients_too(kind, num_prefix, gri
 def test_radius_and_dilation(radius, dilation):
     """Also where a phase has fewer cells than another, or none."""
     for grid in [(4, 19), (9, 35)]:
-        mixer = fill(Dilated(radius=radius, dilation=dilation).build(Place(dim=8, num_heads=1, grid=grid)))
+        mixer = fill(Dilated(radius=radius, dilation=dilation).build(MixerContext(dim=8, num_heads=1, grid=grid)))
         cells = [(y, x) for y in range(grid[0]) for x in range(grid[1])]
         mask = torch.tensor([[local_sees(a, b, grid, radius=radius, dilation=dilation) for b in cells] for a in cells])
         x = torch.randn(1, len(cells), 8)
@@ -103,8 +103,8 @@ def test_radius_and_dilation(radius, dilation):
 
 @torch.no_grad()
 def test_a_dilation_of_one_is_local():
-    place, x = Place(dim=12, num_heads=3, grid=(4, 4)), torch.randn(1, 130, 12)
-    one, other = (fill(kind.build(place)) for kind in (Local(radius=2), Dilated(radius=2, dilation=1)))
+    context, x = MixerContext(dim=12, num_heads=3, grid=(4, 4)), torch.randn(1, 130, 12)
+    one, other = (fill(kind.build(context)) for kind in (Local(radius=2), Dilated(radius=2, dilation=1)))
     assert torch.equal(one(x, (10, 13)), other(x, (10, 13)))
 
 
@@ -149,8 +149,8 @@ def test_no_more_than_dense_attention_on_a_small_grid(kind):
 
 def test_random_blocks_differ_by_layer_and_by_seed_and_stay():
     def keys(seed, index):
-        place = Place(dim=12, num_heads=3, grid=(4, 4), index=index)
-        return BlockSparse(seed=seed).build(place).groups((40, 40), torch.device("cpu")).keys
+        context = MixerContext(dim=12, num_heads=3, grid=(4, 4), index=index)
+        return BlockSparse(seed=seed).build(context).groups((40, 40), torch.device("cpu")).keys
 
     assert torch.equal(keys(1, 0), keys(1, 0))
     assert not torch.equal(keys(1, 0), keys(1, 1))
@@ -158,7 +158,7 @@ def test_random_blocks_differ_by_layer_and_by_seed_and_stay():
 
 
 def test_random_blocks_are_spread_evenly():
-    mixer = BlockSparse(block=1, num_random=4).build(Place(dim=12, num_heads=3, grid=(4, 4)))
+    mixer = BlockSparse(block=1, num_random=4).build(MixerContext(dim=12, num_heads=3, grid=(4, 4)))
     seen, counts = mixer.seen_blocks((30, 30), torch.device("cpu"))
     drawn = seen[:, -4:].flatten().bincount(minlength=900)
     assert drawn.max() < 16

@@ -7,15 +7,15 @@ import torch
 
 import vitreous as vt
 from tests.parity import error, fill
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.window import Window
 
 DIM, HEADS, SIZE = 24, 3, 4
 
 
 def make(shifted=False, num_prefix=0, **options):
-    place = Place(dim=DIM, num_heads=HEADS, grid=(8, 8), num_prefix=num_prefix, index=int(shifted))
-    return fill(Window(size=SIZE, **options).build(place)).double()
+    context = MixerContext(dim=DIM, num_heads=HEADS, grid=(8, 8), num_prefix=num_prefix, index=int(shifted))
+    return fill(Window(size=SIZE, **options).build(context)).double()
 
 
 def tokens_for(grid, num_prefix=0, batch=1):

@@ -130,8 +130,8 @@ class Means(nn.Module):
 class Mean(Mixer):
     name: ClassVar[str] = "mean"
 
-    def make(self, place):
-        assert place.position == "added"
+    def make(self, context):
+        assert context.position == "added"
         return Means()
 
 

@@ -11,7 +11,7 @@ from timm.models.efficientformer import Attention, MetaBlock1d, checkpoint_filte
 import vitreous as vt
 from tests.family import others_slowly, small
 from tests.parity import TOLERANCE, assert_same_macs, assert_same_parameters, error, fill, same
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.position import RelativeBias
 from vitreous.layers.wide_value import DistanceTable, WideValueAttention
 from vitreous.models.efficientformer import VARIANTS, EfficientFormerConfig, PoolBlock
@@ -168,8 +168,8 @@ def test_the_names_of_others(source, num_attention):
 
 
 def attention(grid, *, dim=12, num_heads=2, key_dim=4, value_dim=10):
-    place = Place(dim=dim, num_heads=num_heads, grid=grid)
-    return fill(WideValueAttention(place, key_dim=key_dim, value_dim=value_dim)).double()
+    context = MixerContext(dim=dim, num_heads=num_heads, grid=grid)
+    return fill(WideValueAttention(context, key_dim=key_dim, value_dim=value_dim)).double()
 
 
 @pytest.mark.parametrize("grid", [(1, 1), (3, 5), (4, 2)])

@@ -13,7 +13,7 @@ from vitreous.catalogue import entry
 from vitreous.deploy.tracing import why_fixed
 from vitreous.layers.attention import Full
 from vitreous.layers.block import PreNormBlock
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import PatchEmbed, grid_of
 from vitreous.models import FAMILIES, FILES, MODELS, base, find_family
@@ -38,9 +38,9 @@ class Toy(Backbone):
         super().__init__(config)
         self.strides, self.dims = ((8, 8),), (config.dim,)
         self.stem = PatchEmbed((8, 8), config.num_channels, config.dim)
-        place = Place(dim=config.dim, num_heads=2, grid=grid_of(config.image_size, (8, 8)))
+        context = config.context(dim=config.dim, num_heads=2, grid=grid_of(config.image_size, (8, 8)))
         self.layers = nn.ModuleList(
-            PreNormBlock(config.dim, config.mixer.build(place), Mlp(config.dim, 32)) for _ in range(config.depth)
+            PreNormBlock(config.dim, config.mixer.build(context), Mlp(config.dim, 32)) for _ in range(config.depth)
         )
         self.head = classifier(config.dim, config.num_classes)
 

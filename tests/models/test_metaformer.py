@@ -154,7 +154,7 @@ def test_each_paper_has_its_own_blocks():
 
 def test_another_mixer_takes_the_place_of_the_papers():
     everywhere, in_two_stages = (ours_tiny(name, mixer="performer") for name in ("convformer_s18", "caformer_s18"))
-    kind = type(Performer().build(everywhere.config.place(0, (4, 4), 0)))
+    kind = type(Performer().build(everywhere.config.block_context(0, (4, 4), 0)))
     assert {type(block.mixer) for block in everywhere.blocks()} == {kind}
     assert [type(block.mixer) for block in in_two_stages.blocks()] == [SeparableConv] * 2 + [kind] * 4
 

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitreous.layers.layout import AnyLayout, Layout
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext, check_heads
 from vitreous.layers.position import Grid, RelativeBias, Rotary
 from vitreous.layers.tokens import Tokens
 
@@ -123,28 +123,17 @@ class Attend(Seam):
 class SelfAttention(nn.Module):
     """Multi-head self-attention; ``relative`` adds a bias to the logits, ``rotary`` turns queries and keys."""
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        qkv_bias: bool = True,
-        proj_bias: bool = True,
-        relative: RelativeBias | None = None,
-        rotary: Rotary | None = None,
-        temperature: float = 1.0,
-        drop_rate: float = 0.0,
-        attention_drop_rate: float = 0.0,
-    ) -> None:
+    def __init__(self, context: MixerContext, *, temperature: float = 1.0) -> None:
         super().__init__()
-        check_heads(dim, num_heads)
-        self.num_heads = num_heads
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.relative = relative
-        self.rotary = rotary
-        self.attend = Attend(temperature=temperature, drop_rate=attention_drop_rate)
-        self.proj = nn.Linear(dim, dim, bias=proj_bias)
-        self.drop = nn.Dropout(drop_rate)
+        self.num_heads = context.num_heads
+        is_relative = context.position == "relative"
+        relative = RelativeBias(context.grid, context.num_heads, context.num_prefix) if is_relative else None
+        self.qkv = context.make_qkv()
+        self.relative = relative  # drawn before qkv, listed after it
+        self.rotary = Rotary(context.head_dim) if context.position == "rope" else None
+        self.attend = Attend(temperature=temperature, drop_rate=context.attention_drop_rate)
+        self.proj = nn.Linear(context.dim, context.dim, bias=context.proj_bias)
+        self.drop = nn.Dropout(context.drop_rate)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         return self.drop(self.proj(self.look(x, grid, num_prefix)))
@@ -176,20 +165,8 @@ class Full(Mixer):
     no_position: ClassVar[Mapping[str, str]] = {}
     temperature: float = 1.0
 
-    def make(self, place: Place) -> SelfAttention:
-        return SelfAttention(
-            place.dim,
-            place.num_heads,
-            qkv_bias=place.qkv_bias,
-            proj_bias=place.proj_bias,
-            relative=RelativeBias(place.grid, place.num_heads, place.num_prefix)
-            if place.position == "relative"
-            else None,
-            rotary=Rotary(place.dim // place.num_heads) if place.position == "rope" else None,
-            temperature=self.temperature,
-            drop_rate=place.drop_rate,
-            attention_drop_rate=place.attention_drop_rate,
-        )
+    def make(self, context: MixerContext) -> SelfAttention:
+        return SelfAttention(context, temperature=self.temperature)
 
 
 class CrossAttention(nn.Module):
@@ -237,8 +214,3 @@ def unplaced(x: Float[Tensor, "b n d"], context: Float[Tensor, "b m e"]) -> Layo
     """The layout of tokens of which nothing is known but their number."""
     queries = Tokens(None, x.shape[1], "queries")
     return Layout(queries, queries if context is x else Tokens(None, context.shape[1], "context"))
-
-
-def check_heads(dim: int, num_heads: int) -> None:
-    if num_heads < 1 or dim % num_heads:
-        raise ValueError(f"dim must be a multiple of num_heads, got dim={dim}, num_heads={num_heads}")

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from vitreous.layers.local import neighbourhoods
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.position import Grid
 from vitreous.layers.sparse import Groups, Sparse, SparseAttention, outer, outer_places
 
@@ -31,11 +31,11 @@ class BlockSparseAttention(SparseAttention):
     Which blocks were drawn follows from the grid, the seed and the layer alone.
     """
 
-    def __init__(self, place: Place, block: int, *, num_random: int, seed: int) -> None:
-        super().__init__(place)
+    def __init__(self, context: MixerContext, block: int, *, num_random: int, seed: int) -> None:
+        super().__init__(context)
         self.block = block
         self.num_random = num_random
-        self.salt = random.Random(f"{seed} {place.stage} {place.index}").getrandbits(31)
+        self.salt = random.Random(f"{seed} {context.stage} {context.index}").getrandbits(31)
 
     def groups(self, grid: Grid, device: torch.device) -> Groups:
         rows, columns = (blocks_of(length, self.block, device) for length in grid)
@@ -87,5 +87,5 @@ class BlockSparse(Sparse):
     num_random: int = 2
     seed: int = 1
 
-    def make(self, place: Place) -> BlockSparseAttention:
-        return BlockSparseAttention(place, self.block, num_random=self.num_random, seed=self.seed)
+    def make(self, context: MixerContext) -> BlockSparseAttention:
+        return BlockSparseAttention(context, self.block, num_random=self.num_random, seed=self.seed)

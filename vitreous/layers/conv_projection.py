@@ -20,9 +20,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Attend, check_heads
+from vitreous.layers.attention import Attend
 from vitreous.layers.layout import Layout
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext, check_heads
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid
 from vitreous.layers.tokens import Tokens
@@ -45,27 +45,18 @@ class Projection(nn.Module):
 class ConvProjectedAttention(nn.Module):
     """Multi-head attention of all cells to a grid with sides ``kv_stride`` times smaller."""
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        kernel: int = 3,
-        kv_stride: int = 2,
-        qkv_bias: bool = True,
-        drop_rate: float = 0.0,
-        attention_drop_rate: float = 0.0,
-    ) -> None:
+    def __init__(self, context: MixerContext, *, kernel: int = 3, kv_stride: int = 2) -> None:
         super().__init__()
-        check_heads(dim, num_heads)
-        self.num_heads = num_heads
+        check_heads(context.dim, context.num_heads)
+        self.num_heads = context.num_heads
         self.kv_stride = kv_stride
-        self.q = Projection(dim, kernel, 1, bias=qkv_bias)
-        self.k = Projection(dim, kernel, kv_stride, bias=qkv_bias)
-        self.v = Projection(dim, kernel, kv_stride, bias=qkv_bias)
-        self.attend = Attend(temperature=math.sqrt(num_heads), drop_rate=attention_drop_rate)  # √h √k = √d
-        self.proj = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(drop_rate)
+        self.q = Projection(context.dim, kernel, 1, bias=context.qkv_bias)
+        self.k = Projection(context.dim, kernel, kv_stride, bias=context.qkv_bias)
+        self.v = Projection(context.dim, kernel, kv_stride, bias=context.qkv_bias)
+        temperature = math.sqrt(context.num_heads)  # √h √k = √d
+        self.attend = Attend(temperature=temperature, drop_rate=context.attention_drop_rate)
+        self.proj = nn.Linear(context.dim, context.dim)
+        self.drop = nn.Dropout(context.drop_rate)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         if grid is None:
@@ -94,13 +85,5 @@ class ConvProjection(Mixer):
         if self.kernel % 2 == 0:
             raise ValueError(f"kernel must be odd, to have a middle; got {self.kernel}, choose {self.kernel + 1}")
 
-    def make(self, place: Place) -> ConvProjectedAttention:
-        return ConvProjectedAttention(
-            place.dim,
-            place.num_heads,
-            kernel=self.kernel,
-            kv_stride=self.kv_stride,
-            qkv_bias=place.qkv_bias,
-            drop_rate=place.drop_rate,
-            attention_drop_rate=place.attention_drop_rate,
-        )
+    def make(self, context: MixerContext) -> ConvProjectedAttention:
+        return ConvProjectedAttention(context, kernel=self.kernel, kv_stride=self.kv_stride)

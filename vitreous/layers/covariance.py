@@ -21,32 +21,23 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Attend, check_heads
+from vitreous.layers.attention import Attend
 from vitreous.layers.layout import Channels
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.position import Grid
 
 
 class CrossCovariance(nn.Module):
     """Multi-head attention with channels in the place of tokens; prefix tokens are tokens like any other."""
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        qkv_bias: bool = True,
-        drop_rate: float = 0.0,
-        attention_drop_rate: float = 0.0,
-    ) -> None:
+    def __init__(self, context: MixerContext) -> None:
         super().__init__()
-        check_heads(dim, num_heads)
-        self.num_heads = num_heads
-        self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.attend = Attend(scaled=False, drop_rate=attention_drop_rate)
-        self.proj = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(drop_rate)
+        self.num_heads = context.num_heads
+        self.temperature = nn.Parameter(torch.ones(context.num_heads, 1, 1))
+        self.qkv = context.make_qkv()
+        self.attend = Attend(scaled=False, drop_rate=context.attention_drop_rate)
+        self.proj = nn.Linear(context.dim, context.dim)
+        self.drop = nn.Dropout(context.drop_rate)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         q, k, v = rearrange(self.qkv(x), "b n (three h k) -> three b h k n", three=3, h=self.num_heads)
@@ -62,11 +53,5 @@ class Covariance(Mixer):
     name: ClassVar[str] = "covariance"
     no_holes: ClassVar[str] = ""
 
-    def make(self, place: Place) -> CrossCovariance:
-        return CrossCovariance(
-            place.dim,
-            place.num_heads,
-            qkv_bias=place.qkv_bias,
-            drop_rate=place.drop_rate,
-            attention_drop_rate=place.attention_drop_rate,
-        )
+    def make(self, context: MixerContext) -> CrossCovariance:
+        return CrossCovariance(context)

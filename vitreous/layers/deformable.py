@@ -26,9 +26,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Attend, check_heads
+from vitreous.layers.attention import Attend
 from vitreous.layers.layout import Points
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext, check_heads
 from vitreous.layers.position import Grid, RelativeBias, coordinates, offsets
 
 
@@ -54,31 +54,22 @@ class ReferencePoints(nn.Module):
 
 
 class DeformableAttention(nn.Module):
-    """Multi-head attention to points of the map; ``num_groups`` groups of heads have points of their own."""
+    """Multi-head attention to points of the map; groups of up to ``heads_per_group`` heads share their points."""
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        points: ReferencePoints,
-        *,
-        num_groups: int,
-        grid: Grid,
-        qkv_bias: bool = True,
-        drop_rate: float = 0.0,
-        attention_drop_rate: float = 0.0,
-    ) -> None:
+    def __init__(self, context: MixerContext, *, heads_per_group: int, kernel: int, stride: int, reach: float) -> None:
         super().__init__()
-        check_heads(dim, num_heads)
-        self.num_heads = num_heads
-        self.num_groups = num_groups
-        self.points = points
-        self.q = nn.Linear(dim, dim, bias=qkv_bias)
-        self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias)
-        self.relative = RelativeBias(grid, num_heads)
-        self.attend = Attend(drop_rate=attention_drop_rate)
-        self.proj = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(drop_rate)
+        check_heads(context.dim, context.num_heads)
+        self.num_heads = context.num_heads
+        largest = min(heads_per_group, context.num_heads)
+        group = max(size for size in range(1, largest + 1) if context.num_heads % size == 0)
+        self.num_groups = context.num_heads // group
+        self.points = ReferencePoints(context.dim // self.num_groups, kernel, stride=stride, reach=reach)
+        self.q = nn.Linear(context.dim, context.dim, bias=context.qkv_bias)
+        self.kv = nn.Linear(context.dim, 2 * context.dim, bias=context.qkv_bias)
+        self.relative = RelativeBias(context.grid, context.num_heads)
+        self.attend = Attend(drop_rate=context.attention_drop_rate)
+        self.proj = nn.Linear(context.dim, context.dim)
+        self.drop = nn.Dropout(context.drop_rate)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         if grid is None or num_prefix:
@@ -151,23 +142,11 @@ class Deformable(Mixer):
         if even := [kernel for kernel in self.kernels if kernel % 2 == 0]:
             raise ValueError(f"each of kernels must be odd, to be centred on a cell; got {even[0]}")
 
-    def make(self, place: Place) -> DeformableAttention:
-        check_heads(place.dim, place.num_heads)
-        largest = min(self.heads_per_group, place.num_heads)
-        num_groups = place.num_heads // max(size for size in range(1, largest + 1) if place.num_heads % size == 0)
-        points = ReferencePoints(
-            place.dim // num_groups,
-            self.at(self.kernels, place),
-            stride=self.at(self.strides, place),
-            reach=self.reach,
-        )
+    def make(self, context: MixerContext) -> DeformableAttention:
         return DeformableAttention(
-            place.dim,
-            place.num_heads,
-            points,
-            num_groups=num_groups,
-            grid=place.grid,
-            qkv_bias=place.qkv_bias,
-            drop_rate=place.drop_rate,
-            attention_drop_rate=place.attention_drop_rate,
+            context,
+            heads_per_group=self.heads_per_group,
+            kernel=self.at(self.kernels, context),
+            stride=self.at(self.strides, context),
+            reach=self.reach,
         )

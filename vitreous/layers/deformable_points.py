@@ -26,10 +26,10 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Seam, check_heads
+from vitreous.layers.attention import Seam
 from vitreous.layers.deformable import centres
 from vitreous.layers.layout import AnyLayout, Points
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext, check_heads
 from vitreous.layers.position import Grid
 from vitreous.layers.tokens import Tokens
 
@@ -160,9 +160,16 @@ def star(num_heads: int, num_levels: int, num_points: int) -> Float[Tensor, "h l
 class SelfPointAttention(nn.Module):
     """:class:`PointAttention` of the cells of a map to that map."""
 
-    def __init__(self, points: PointAttention) -> None:
+    def __init__(self, context: MixerContext, *, num_points: int = 4) -> None:
         super().__init__()
-        self.points = points
+        self.points = PointAttention(
+            context.dim,
+            context.num_heads,
+            num_points=num_points,
+            value_bias=context.qkv_bias,
+            drop_rate=context.drop_rate,
+            attention_drop_rate=context.attention_drop_rate,
+        )
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         if grid is None or num_prefix:
@@ -184,14 +191,5 @@ class DeformablePoints(Mixer):
         if not self.num_points:
             raise ValueError("num_points must be at least 1, got 0")
 
-    def make(self, place: Place) -> SelfPointAttention:
-        return SelfPointAttention(
-            PointAttention(
-                place.dim,
-                place.num_heads,
-                num_points=self.num_points,
-                value_bias=place.qkv_bias,
-                drop_rate=place.drop_rate,
-                attention_drop_rate=place.attention_drop_rate,
-            )
-        )
+    def make(self, context: MixerContext) -> SelfPointAttention:
+        return SelfPointAttention(context, num_points=self.num_points)

@@ -16,16 +16,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.layers.cells import NeighbourMixer, as_map, as_tokens, check_odd
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.position import Grid
 
 
 class DepthwiseConv(nn.Module):
     """A filter of ``kernel`` × ``kernel`` and a bias for each channel."""
 
-    def __init__(self, dim: int, kernel: int) -> None:
+    def __init__(self, context: MixerContext, kernel: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(dim, dim, kernel, padding=kernel // 2, groups=dim)
+        self.conv = nn.Conv2d(context.dim, context.dim, kernel, padding=kernel // 2, groups=context.dim)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         return as_tokens(self.conv(as_map(x, grid)))
@@ -42,5 +42,5 @@ class Depthwise(NeighbourMixer):
         super().__post_init__()
         check_odd("kernel", self.kernel)
 
-    def make(self, place: Place) -> DepthwiseConv:
-        return DepthwiseConv(place.dim, self.kernel)
+    def make(self, context: MixerContext) -> DepthwiseConv:
+        return DepthwiseConv(context, self.kernel)

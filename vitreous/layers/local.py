@@ -17,7 +17,7 @@ from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.position import Grid
 from vitreous.layers.sparse import Groups, Sparse, SparseAttention, outer, outer_places
 
@@ -32,8 +32,8 @@ class NeighbourAttention(SparseAttention):
     *phase* of the grid is a grid of its own with plain neighbourhoods. All of this holds for rows and columns apart.
     """
 
-    def __init__(self, place: Place, radius: int, dilation: int = 1) -> None:
-        super().__init__(place)
+    def __init__(self, context: MixerContext, radius: int, dilation: int = 1) -> None:
+        super().__init__(context)
         self.radius = radius
         self.dilation = dilation
 
@@ -102,8 +102,8 @@ class Local(Sparse):
     name: ClassVar[str] = "local"
     radius: int = 3
 
-    def make(self, place: Place) -> NeighbourAttention:
-        return NeighbourAttention(place, self.radius)
+    def make(self, context: MixerContext) -> NeighbourAttention:
+        return NeighbourAttention(context, self.radius)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,5 +114,5 @@ class Dilated(Sparse):
     radius: int = 3
     dilation: int = 2
 
-    def make(self, place: Place) -> NeighbourAttention:
-        return NeighbourAttention(place, self.radius, self.dilation)
+    def make(self, context: MixerContext) -> NeighbourAttention:
+        return NeighbourAttention(context, self.radius, self.dilation)

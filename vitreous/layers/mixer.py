@@ -1,7 +1,8 @@
-"""What every token mixer has in common: it is chosen by name or by its options, and told the place it is put in.
+"""What every token mixer has in common: it is chosen by name or by its options, and built from its context.
 
 A mixer is a module ``(tokens, grid, num_prefix) → tokens``. Beside it stand its options, a frozen dataclass such as
-``Performer(num_features=128)``, whose ``build(place)`` makes the module. ``layers/mixers.py`` is the table of them all.
+``Performer(num_features=128)``, whose ``build(context)`` makes the module. The module takes the context first and its
+own options after it: ``PerformerAttention(context, num_features=128)``. ``layers/mixers.py`` is the table of them all.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from vitreous.options import Options, did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a mixer is put: what it must know of the model around it."""
+class MixerContext:
+    """What a mixer must know of the model around it."""
 
     dim: int
     num_heads: int
@@ -34,6 +35,21 @@ class Place:
     drop_rate: float = 0.0
     attention_drop_rate: float = 0.0
 
+    @property
+    def head_dim(self) -> int:
+        check_heads(self.dim, self.num_heads)
+        return self.dim // self.num_heads
+
+    def make_qkv(self) -> nn.Linear:
+        """The projection of a token to its query, key and value, side by side."""
+        check_heads(self.dim, self.num_heads)
+        return nn.Linear(self.dim, 3 * self.dim, bias=self.qkv_bias)
+
+
+def check_heads(dim: int, num_heads: int) -> None:
+    if num_heads < 1 or dim % num_heads:
+        raise ValueError(f"dim must be a multiple of num_heads, got dim={dim}, num_heads={num_heads}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mixer(Options, ABC):
@@ -47,28 +63,28 @@ class Mixer(Options, ABC):
         "rope": "it does not turn queries and keys",
     }
 
-    def build(self, place: Place) -> nn.Module:
-        """The module, or an error that says why this mixer cannot serve in this place."""
-        if place.num_prefix and self.no_prefix:
+    def build(self, context: MixerContext) -> nn.Module:
+        """The module, or an error that says why this mixer cannot serve in this context."""
+        if context.num_prefix and self.no_prefix:
             raise ValueError(
                 f"mixer {self.name!r} cannot serve with prefix tokens ({self.no_prefix}); "
                 "choose a model without, in many families by class_token=False (and pool='mean' in a ViT)"
             )
-        if place.drops_tokens and self.no_holes:
+        if context.drops_tokens and self.no_holes:
             raise ValueError(f"mixer {self.name!r} cannot serve with token_drop_rate ({self.no_holes}); set it to 0")
-        if reason := self.no_position.get(place.position):
+        if reason := self.no_position.get(context.position):
             raise ValueError(
-                f"mixer {self.name!r} cannot serve with position={place.position!r} ({reason}); choose 'learned'"
+                f"mixer {self.name!r} cannot serve with position={context.position!r} ({reason}); choose 'learned'"
             )
-        return self.make(place)
+        return self.make(context)
 
     @abstractmethod
-    def make(self, place: Place) -> nn.Module:
-        """The module for a place that has been found to suit."""
+    def make(self, context: MixerContext) -> nn.Module:
+        """The module for a context that has been found to suit."""
 
-    def at(self, values: tuple[Any, ...], place: Place) -> Any:
+    def at(self, values: tuple[Any, ...], context: MixerContext) -> Any:
         """One of several values, by the stage: the last one serves all further stages."""
-        return values[min(place.stage, len(values) - 1)]
+        return values[min(context.stage, len(values) - 1)]
 
     @classmethod
     def given(cls, name: str, value: Any) -> Any:

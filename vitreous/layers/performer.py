@@ -26,9 +26,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from vitreous.layers.attention import Seam, check_heads
+from vitreous.layers.attention import Seam
 from vitreous.layers.layout import AnyLayout, Layout
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.position import Grid
 from vitreous.layers.tokens import Tokens
 
@@ -102,17 +102,14 @@ class LinearAttend(Seam):
 class PerformerAttention(nn.Module):
     """Multi-head attention through positive random features; prefix tokens are tokens like any other."""
 
-    def __init__(
-        self, dim: int, num_heads: int, *, num_features: int, qkv_bias: bool = True, drop_rate: float = 0.0
-    ) -> None:
+    def __init__(self, context: MixerContext, *, num_features: int) -> None:
         super().__init__()
-        check_heads(dim, num_heads)
-        self.num_heads = num_heads
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.features = PositiveFeatures(dim // num_heads, num_features)
+        self.num_heads = context.num_heads
+        self.qkv = context.make_qkv()
+        self.features = PositiveFeatures(context.head_dim, num_features)
         self.attend = LinearAttend()
-        self.proj = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(drop_rate)
+        self.proj = nn.Linear(context.dim, context.dim)
+        self.drop = nn.Dropout(context.drop_rate)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         q, k, v = rearrange(self.qkv(x), "b n (three h k) -> three b h n k", three=3, h=self.num_heads)
@@ -134,15 +131,9 @@ class Performer(Mixer):
         if self.num_features < 1:
             raise ValueError(f"num_features must be at least 1, got {self.num_features}")
 
-    def make(self, place: Place) -> PerformerAttention:
-        if place.attention_drop_rate:
+    def make(self, context: MixerContext) -> PerformerAttention:
+        if context.attention_drop_rate:
             raise ValueError(
                 "mixer 'performer' cannot serve with attention_drop_rate (it has no attention weights); set it to 0"
             )
-        return PerformerAttention(
-            place.dim,
-            place.num_heads,
-            num_features=self.num_features,
-            qkv_bias=place.qkv_bias,
-            drop_rate=place.drop_rate,
-        )
+        return PerformerAttention(context, num_features=self.num_features)

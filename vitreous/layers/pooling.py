@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.layers.cells import NeighbourMixer, as_map, as_tokens, check_odd
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.position import Grid
 
 
@@ -49,5 +49,5 @@ class Pool(NeighbourMixer):
         super().__post_init__()
         check_odd("size", self.size)
 
-    def make(self, place: Place) -> Pooling:
+    def make(self, context: MixerContext) -> Pooling:
         return Pooling(self.size)

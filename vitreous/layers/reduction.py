@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from vitreous.layers.attention import CrossAttention
 from vitreous.layers.layout import Layout
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.patch import pad_to_patches
 from vitreous.layers.position import Grid
 from vitreous.layers.tokens import Tokens
@@ -68,12 +68,27 @@ class PoolReduce(nn.Module):
 
 
 class ReducedAttention(nn.Module):
-    """Multi-head attention of all tokens to the prefix tokens and a reduced map; None reduces nothing."""
+    """Multi-head attention of all tokens to the prefix tokens and a map reduced by a ratio, or to a fixed size.
 
-    def __init__(self, attention: CrossAttention, reduce: ConvReduce | PoolReduce | None) -> None:
+    A ratio of 1 reduces nothing.
+    """
+
+    def __init__(
+        self, context: MixerContext, *, ratio: int = 1, pooled_size: int | None = None, norm_eps: float = 1e-5
+    ) -> None:
         super().__init__()
-        self.attention = attention
-        self.reduce = reduce
+        self.attention = CrossAttention(
+            context.dim,
+            context.num_heads,
+            qkv_bias=context.qkv_bias,
+            drop_rate=context.drop_rate,
+            attention_drop_rate=context.attention_drop_rate,
+        )
+        self.reduce: ConvReduce | PoolReduce | None = None
+        if pooled_size is not None:
+            self.reduce = PoolReduce(context.dim, pooled_size, norm_eps=norm_eps)
+        elif ratio > 1:
+            self.reduce = ConvReduce(context.dim, ratio, norm_eps=norm_eps)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         tokens = Tokens(grid, num_prefix)
@@ -101,18 +116,7 @@ class Reduction(Mixer):
     pooled_size: int = 7  # of pool: this many cells high and wide
     norm_eps: float = 1e-5
 
-    def make(self, place: Place) -> ReducedAttention:
-        attention = CrossAttention(
-            place.dim,
-            place.num_heads,
-            qkv_bias=place.qkv_bias,
-            drop_rate=place.drop_rate,
-            attention_drop_rate=place.attention_drop_rate,
-        )
-        return ReducedAttention(attention, self.make_reduce(place))
-
-    def make_reduce(self, place: Place) -> ConvReduce | PoolReduce | None:
+    def make(self, context: MixerContext) -> ReducedAttention:
         if self.method == "pool":
-            return PoolReduce(place.dim, self.pooled_size, norm_eps=self.norm_eps)
-        ratio = self.at(self.ratios, place)
-        return ConvReduce(place.dim, ratio, norm_eps=self.norm_eps) if ratio > 1 else None
+            return ReducedAttention(context, pooled_size=self.pooled_size, norm_eps=self.norm_eps)
+        return ReducedAttention(context, ratio=self.at(self.ratios, context), norm_eps=self.norm_eps)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.layers.cells import NeighbourMixer, as_map, as_tokens, check_odd
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.position import Grid
 from vitreous.layers.reparam import fold_, mobile_conv
 
@@ -23,9 +23,9 @@ from vitreous.layers.reparam import fold_, mobile_conv
 class RepTokens(nn.Module):
     """Tokens laid out as a map, mixed by a depthwise :class:`~vitreous.layers.reparam.RepConv`."""
 
-    def __init__(self, dim: int, kernel: int = 3, *, branches: int = 1) -> None:
+    def __init__(self, context: MixerContext, kernel: int = 3, *, branches: int = 1) -> None:
         super().__init__()
-        self.conv = mobile_conv(dim, dim, kernel, groups=dim, branches=branches)
+        self.conv = mobile_conv(context.dim, context.dim, kernel, groups=context.dim, branches=branches)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         return as_tokens(self.conv(as_map(x, grid)))
@@ -44,8 +44,8 @@ class Rep(NeighbourMixer):
         super().__post_init__()
         check_odd("kernel", self.kernel)
 
-    def make(self, place: Place) -> RepTokens:
-        mixer = RepTokens(place.dim, self.kernel, branches=self.branches)
+    def make(self, context: MixerContext) -> RepTokens:
+        mixer = RepTokens(context, self.kernel, branches=self.branches)
         if self.folded:
             fold_(mixer)
         return mixer

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.layers.cells import NeighbourMixer, as_map, as_tokens, check_odd
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.mlp import StarReLU
 from vitreous.layers.position import Grid
 
@@ -24,13 +24,13 @@ from vitreous.layers.position import Grid
 class SeparableConv(nn.Module):
     """A filter of ``kernel`` × ``kernel`` for each of ``hidden_dim`` channels, between two matrices."""
 
-    def __init__(self, dim: int, hidden_dim: int, kernel: int, *, drop_rate: float = 0.0) -> None:
+    def __init__(self, context: MixerContext, kernel: int, *, hidden_dim: int) -> None:
         super().__init__()
-        self.expand = nn.Linear(dim, hidden_dim, bias=False)
+        self.expand = nn.Linear(context.dim, hidden_dim, bias=False)
         self.act = StarReLU()
         self.depthwise = nn.Conv2d(hidden_dim, hidden_dim, kernel, padding=kernel // 2, groups=hidden_dim, bias=False)
-        self.project = nn.Linear(hidden_dim, dim, bias=False)
-        self.drop = nn.Dropout(drop_rate)
+        self.project = nn.Linear(hidden_dim, context.dim, bias=False)
+        self.drop = nn.Dropout(context.drop_rate)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         wide = as_map(self.act(self.expand(x)), grid)
@@ -49,6 +49,5 @@ class Separable(NeighbourMixer):
         super().__post_init__()
         check_odd("kernel", self.kernel)
 
-    def make(self, place: Place) -> SeparableConv:
-        hidden_dim = max(1, round(place.dim * self.expand_ratio))
-        return SeparableConv(place.dim, hidden_dim, self.kernel, drop_rate=place.drop_rate)
+    def make(self, context: MixerContext) -> SeparableConv:
+        return SeparableConv(context, self.kernel, hidden_dim=max(1, round(context.dim * self.expand_ratio)))

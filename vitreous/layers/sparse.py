@@ -21,9 +21,9 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Attend, check_heads
+from vitreous.layers.attention import Attend
 from vitreous.layers.layout import Grouped, Layout, Places
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.position import Grid, Rotary
 from vitreous.layers.tokens import Tokens
 
@@ -43,16 +43,15 @@ class Groups(NamedTuple):
 class SparseAttention(nn.Module, ABC):
     """Multi-head attention of groups of cells, each to its own keys and the prefix tokens."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, context: MixerContext) -> None:
         super().__init__()
-        check_heads(place.dim, place.num_heads)
-        self.num_heads = place.num_heads
-        self.qkv = nn.Linear(place.dim, 3 * place.dim, bias=place.qkv_bias)
-        self.rotary = Rotary(place.dim // place.num_heads) if place.position == "rope" else None
-        self.attend = Attend(drop_rate=place.attention_drop_rate)
-        self.attend_prefix = Attend(drop_rate=place.attention_drop_rate) if place.num_prefix else None
-        self.proj = nn.Linear(place.dim, place.dim)
-        self.drop = nn.Dropout(place.drop_rate)
+        self.num_heads = context.num_heads
+        self.qkv = context.make_qkv()
+        self.rotary = Rotary(context.head_dim) if context.position == "rope" else None
+        self.attend = Attend(drop_rate=context.attention_drop_rate)
+        self.attend_prefix = Attend(drop_rate=context.attention_drop_rate) if context.num_prefix else None
+        self.proj = nn.Linear(context.dim, context.dim)
+        self.drop = nn.Dropout(context.drop_rate)
 
     @abstractmethod
     def groups(self, grid: Grid, device: torch.device) -> Groups: ...

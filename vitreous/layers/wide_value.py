@@ -1,4 +1,4 @@
-"""Attention with few numbers to compare and many to say, and a bias for how far two cells are apart.
+"""LeViT attention: values wider than queries and keys, with a learned bias for each distance |Δy|, |Δx|.
 
     logits = q·k/√k + b(|Δy|, |Δx|)            values wider than queries and keys
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitreous.layers.attention import Attend
 from vitreous.layers.layout import Layout
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.position import Grid, Learned, coordinates, offsets, resample
 from vitreous.layers.tokens import Tokens
 
@@ -48,20 +48,20 @@ def resample_distances(table: Float[Tensor, "1 n d"], old_grid: Grid, new_grid: 
 
 
 class WideValueAttention(nn.Module):
-    """Self-attention with few numbers to compare and many to say: values wider than queries and keys (LeViT).
+    """Self-attention whose values are wider than its queries and keys (LeViT).
 
     A bias for how far two cells are apart is added to the logits. In ``qkv`` the parts of a head stand together.
     """
 
-    def __init__(self, place: Place, *, key_dim: int, value_dim: int, temperature: float = 1.0) -> None:
+    def __init__(self, context: MixerContext, *, key_dim: int, value_dim: int, temperature: float = 1.0) -> None:
         super().__init__()
-        self.num_heads = place.num_heads
+        self.num_heads = context.num_heads
         self.widths = (key_dim, key_dim, value_dim)
-        self.qkv = nn.Linear(place.dim, place.num_heads * sum(self.widths))
-        self.relative = DistanceTable(place.grid, place.num_heads)
-        self.attend = Attend(temperature=temperature, drop_rate=place.attention_drop_rate)
-        self.proj = nn.Linear(place.num_heads * value_dim, place.dim)
-        self.drop = nn.Dropout(place.drop_rate)
+        self.qkv = nn.Linear(context.dim, context.num_heads * sum(self.widths))
+        self.relative = DistanceTable(context.grid, context.num_heads)
+        self.attend = Attend(temperature=temperature, drop_rate=context.attention_drop_rate)
+        self.proj = nn.Linear(context.num_heads * value_dim, context.dim)
+        self.drop = nn.Dropout(context.drop_rate)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         q, k, v = rearrange(self.qkv(x), "b n (h e) -> b h n e", h=self.num_heads).split(self.widths, dim=-1)

@@ -26,9 +26,9 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Attend, check_heads
+from vitreous.layers.attention import Attend
 from vitreous.layers.layout import Grouped, Layout, Places
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid, RelativeBias
 from vitreous.layers.tokens import Tokens
@@ -116,29 +116,17 @@ def pieces(length: int, padded: int, shift: int, device: torch.device) -> Int[Te
 class WindowAttention(nn.Module):
     """Cells look at their window and at the prefix tokens, which look at everything; these looks have no bias."""
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        size: int,
-        *,
-        shifted: bool = False,
-        num_prefix: int = 0,
-        qkv_bias: bool = True,
-        drop_rate: float = 0.0,
-        attention_drop_rate: float = 0.0,
-    ) -> None:
+    def __init__(self, context: MixerContext, size: int, *, shifted: bool = False) -> None:
         super().__init__()
-        check_heads(dim, num_heads)
-        self.num_heads = num_heads
+        self.num_heads = context.num_heads
         self.size = size
         self.shifted = shifted
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.relative = RelativeBias((size, size), num_heads)
-        self.attend = Attend(drop_rate=attention_drop_rate)
-        self.attend_prefix = Attend(drop_rate=attention_drop_rate) if num_prefix else None
-        self.proj = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(drop_rate)
+        self.qkv = context.make_qkv()
+        self.relative = RelativeBias((size, size), context.num_heads)
+        self.attend = Attend(drop_rate=context.attention_drop_rate)
+        self.attend_prefix = Attend(drop_rate=context.attention_drop_rate) if context.num_prefix else None
+        self.proj = nn.Linear(context.dim, context.dim)
+        self.drop = nn.Dropout(context.drop_rate)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         if grid is None:
@@ -199,14 +187,5 @@ class Window(Mixer):
     size: int = 7
     shift: Literal["alternate", "never"] = "alternate"  # alternate: every second block by half a window
 
-    def make(self, place: Place) -> WindowAttention:
-        return WindowAttention(
-            place.dim,
-            place.num_heads,
-            self.size,
-            shifted=self.shift == "alternate" and place.index % 2 == 1,
-            num_prefix=place.num_prefix,
-            qkv_bias=place.qkv_bias,
-            drop_rate=place.drop_rate,
-            attention_drop_rate=place.attention_drop_rate,
-        )
+    def make(self, context: MixerContext) -> WindowAttention:
+        return WindowAttention(context, self.size, shifted=self.shift == "alternate" and context.index % 2 == 1)

@@ -23,10 +23,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.layers.init import trunc_normal_
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.position import Grid
 from vitreous.options import Options
 from vitreous.samples import Inputs
 from vitreous.spec import Labels, Preprocess, Size, Spec
+
+#: Options of a config that hold for all of its mixers.
+FOR_MIXERS = ("qkv_bias", "drop_rate", "attention_drop_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +83,11 @@ class Config(ModelConfig, ABC):
 
     @abstractmethod
     def build(self) -> Backbone: ...
+
+    def context(self, *, dim: int, num_heads: int, grid: Grid, **where: Any) -> MixerContext:
+        """What a mixer of this model must know: the arguments, and the rates and biases that the config has."""
+        own = {name: getattr(self, name) for name in FOR_MIXERS if hasattr(self, name)}
+        return MixerContext(dim=dim, num_heads=num_heads, grid=grid, **own, **where)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from vitreous.layers.block import Block, PreNormBlock
 from vitreous.layers.init import init_efficient, init_vit
 from vitreous.layers.layout import Layout
 from vitreous.layers.mbconv import ACTIVATIONS, MBConv, MBConvOptions, halving_mean
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid, RelativeBias
@@ -82,16 +82,16 @@ class CoAtNetConfig(Config):
 
 
 class WideningAttention(nn.Module):
-    """Self-attention between tokens of one width and those of another; the place says how wide it is itself."""
+    """Self-attention from tokens of ``dim_in`` to tokens of ``dim_out``; the context says how wide it is itself."""
 
-    def __init__(self, dim_in: int, dim_out: int, *, place: Place, options: Full) -> None:
+    def __init__(self, context: MixerContext, *, dim_in: int, dim_out: int, temperature: float) -> None:
         super().__init__()
-        self.num_heads = place.num_heads
-        self.qkv = nn.Linear(dim_in, 3 * place.dim)
-        self.relative = RelativeBias(place.grid, place.num_heads)
-        self.attend = Attend(temperature=options.temperature, drop_rate=place.attention_drop_rate)
-        self.proj = nn.Linear(place.dim, dim_out)
-        self.drop = nn.Dropout(place.drop_rate)
+        self.num_heads = context.num_heads
+        self.qkv = nn.Linear(dim_in, 3 * context.dim)
+        self.relative = RelativeBias(context.grid, context.num_heads)
+        self.attend = Attend(temperature=temperature, drop_rate=context.attention_drop_rate)
+        self.proj = nn.Linear(context.dim, dim_out)
+        self.drop = nn.Dropout(context.drop_rate)
 
     def forward(self, x: Float[Tensor, "b n c"], grid: Grid, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         q, k, v = rearrange(self.qkv(x), "b n (three h k) -> three b h n k", three=3, h=self.num_heads)
@@ -211,15 +211,13 @@ def make_attention_blocks(
     dim = config.dims[number]
     for index, rate in enumerate(rates):
         mlp = Mlp(dim, round(dim * config.mlp_ratio), drop_rate=config.drop_rate)
-        place = Place(
+        context = config.context(
             dim=dim,
             num_heads=dim // config.head_dim,
             grid=grid,
             position="added" if config.mixer.no_position.get("relative") else "relative",
             stage=number,
             index=index,
-            drop_rate=config.drop_rate,
-            attention_drop_rate=config.attention_drop_rate,
         )
         options: dict[str, Any] = {
             "norm_eps": config.norm_eps,
@@ -227,20 +225,20 @@ def make_attention_blocks(
             "drop_path_rate": rate,
         }
         if index:
-            yield PreNormBlock(dim, config.mixer.build(place), mlp, **options)
+            yield PreNormBlock(dim, config.mixer.build(context), mlp, **options)
         else:
-            mixer = make_first_mixer(config, dim_in, place)
+            mixer = make_first_mixer(config, dim_in, context)
             yield HalvingBlock(dim_in, dim, mixer, mlp, shortcut_bias=config.shortcut_bias, **options)
 
 
-def make_first_mixer(config: CoAtNetConfig, dim_in: int, place: Place) -> nn.Module:
+def make_first_mixer(config: CoAtNetConfig, dim_in: int, context: MixerContext) -> nn.Module:
     """The mixer of a stage's first block, where tokens of the stage before come in."""
     if not isinstance(config.mixer, Full):
-        return WidenThenMix(dim_in, place.dim, config.mixer.build(place))
-    inside = place
+        return WidenThenMix(dim_in, context.dim, config.mixer.build(context))
+    inside = context
     if config.widen == "after":
-        inside = replace(place, dim=dim_in, num_heads=dim_in // config.head_dim)
-    return WideningAttention(dim_in, place.dim, place=inside, options=config.mixer)
+        inside = replace(context, dim=dim_in, num_heads=dim_in // config.head_dim)
+    return WideningAttention(inside, dim_in=dim_in, dim_out=context.dim, temperature=config.mixer.temperature)
 
 
 SMALL, MEDIUM, LARGE = (96, 192, 384, 768), (128, 256, 512, 1024), (192, 384, 768, 1536)

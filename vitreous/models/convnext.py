@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from vitreous.layers.depthwise import Depthwise
 from vitreous.layers.drop import DropPath
 from vitreous.layers.init import init_convnext
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.norm import LayerScale
 from vitreous.layers.patch import PatchEmbed
@@ -117,11 +117,11 @@ def make_downsample(config: ConvNeXtConfig, stage: int) -> nn.Module:
     return nn.Sequential(OrderedDict(parts))
 
 
-def make_block(config: ConvNeXtConfig, place: Place, drop_path_rate: float) -> ConvNeXtBlock:
+def make_block(config: ConvNeXtConfig, context: MixerContext, drop_path_rate: float) -> ConvNeXtBlock:
     return ConvNeXtBlock(
-        place.dim,
-        config.mixer.build(place),
-        Mlp(place.dim, round(place.dim * config.mlp_ratio), drop_rate=config.drop_rate),
+        context.dim,
+        config.mixer.build(context),
+        Mlp(context.dim, round(context.dim * config.mlp_ratio), drop_rate=config.drop_rate),
         norm_eps=config.norm_eps,
         layer_scale=config.layer_scale,
         drop_path_rate=drop_path_rate,

@@ -122,8 +122,8 @@ def make_blocks(config: CvTConfig, number: int, grid: Grid) -> list[PreNormBlock
     (rates,) = drop_path_rates(config.drop_path_rate if is_last else 0.0, (config.depths[number],))
     blocks = []
     for index, rate in enumerate(rates):
-        place = config.place(number, grid, index, num_prefix=int(is_last and config.class_token))
-        mixer, mlp = config.mixer.build(place), make_mlp(config, dim)
+        context = config.block_context(number, grid, index, num_prefix=int(is_last and config.class_token))
+        mixer, mlp = config.mixer.build(context), make_mlp(config, dim)
         blocks.append(PreNormBlock(dim, mixer, mlp, norm_eps=config.norm_eps, drop_path_rate=rate))
     return blocks
 

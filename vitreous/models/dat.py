@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.deformable import Deformable
 from vitreous.layers.init import init_deit, trunc_normal_
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import pad_to_patches
 from vitreous.layers.position import Grid, RelativeBias
@@ -90,29 +90,21 @@ def make_downsample(config: DATConfig, stage: int) -> PatchNorm:
     return PatchNorm(patch_size, dim_before, config.dims[stage], bias=stage == 0, norm_eps=config.norm_eps)
 
 
-def make_block(config: DATConfig, place: Place, drop_path_rate: float) -> PreNormBlock:
+def make_block(config: DATConfig, context: MixerContext, drop_path_rate: float) -> PreNormBlock:
     return PreNormBlock(
-        place.dim,
-        make_mixer(config, place),
-        Mlp(place.dim, round(place.dim * config.mlp_ratio), drop_rate=config.drop_rate),
+        context.dim,
+        make_mixer(config, context),
+        Mlp(context.dim, round(context.dim * config.mlp_ratio), drop_rate=config.drop_rate),
         norm_eps=config.norm_eps,
         drop_path_rate=drop_path_rate,
     )
 
 
-def make_mixer(config: DATConfig, place: Place) -> nn.Module:
-    if place.index % 2 and place.stage >= config.num_window_stages:
-        return config.mixer.build(place)
-    kind = ShiftedWindow if place.index % 2 else WindowAttention
-    return kind(
-        place.dim,
-        place.num_heads,
-        config.window_size,
-        shifted=place.index % 2 == 1,
-        qkv_bias=place.qkv_bias,
-        drop_rate=place.drop_rate,
-        attention_drop_rate=place.attention_drop_rate,
-    )
+def make_mixer(config: DATConfig, context: MixerContext) -> nn.Module:
+    if context.index % 2 and context.stage >= config.num_window_stages:
+        return config.mixer.build(context)
+    kind = ShiftedWindow if context.index % 2 else WindowAttention
+    return kind(context, config.window_size, shifted=context.index % 2 == 1)
 
 
 VARIANTS: dict[str, DATConfig] = {

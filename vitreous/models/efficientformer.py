@@ -31,7 +31,7 @@ from vitreous.layers.attention import Full
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.drop import DropPath
 from vitreous.layers.init import init_convnext, init_deit
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.norm import MapScale
 from vitreous.layers.patch import grid_of
@@ -192,19 +192,17 @@ def make_map_mlp(dim: int, hidden_dim: int, drop_rate: float) -> nn.Sequential:
 
 def make_token_block(config: EfficientFormerConfig, grid: Grid, index: int, drop_path_rate: float) -> PreNormBlock:
     dim = config.dims[-1]
-    place = Place(
+    context = config.context(
         dim=dim,
         num_heads=config.num_heads,
         grid=grid,
         position="added" if config.mixer.no_position.get("relative") else "relative",
         stage=len(config.dims) - 1,
         index=index,
-        drop_rate=config.drop_rate,
-        attention_drop_rate=config.attention_drop_rate,
     )
     return PreNormBlock(
         dim,
-        make_mixer(config, place),
+        make_mixer(config, context),
         Mlp(dim, round(dim * config.mlp_ratio), drop_rate=config.drop_rate),
         norm_eps=config.norm_eps,
         layer_scale=config.layer_scale,
@@ -212,11 +210,11 @@ def make_token_block(config: EfficientFormerConfig, grid: Grid, index: int, drop
     )
 
 
-def make_mixer(config: EfficientFormerConfig, place: Place) -> nn.Module:
+def make_mixer(config: EfficientFormerConfig, context: MixerContext) -> nn.Module:
     if not isinstance(config.mixer, Full):
-        return config.mixer.build(place)
+        return config.mixer.build(context)
     return WideValueAttention(
-        place, key_dim=config.key_dim, value_dim=config.value_dim, temperature=config.mixer.temperature
+        context, key_dim=config.key_dim, value_dim=config.value_dim, temperature=config.mixer.temperature
     )
 
 

@@ -30,7 +30,7 @@ from vitreous.layers.attention import Full
 from vitreous.layers.drop import DropPath
 from vitreous.layers.init import init_convnext, init_deit
 from vitreous.layers.mbconv import SqueezeExcite
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer
 from vitreous.layers.norm import MapScale
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid
@@ -216,17 +216,9 @@ def make_blocks(config: FastViTConfig, stage: int, grid: Grid) -> Iterator[nn.Mo
 
 
 def make_mixer(config: FastViTConfig, stage: int, grid: Grid, index: int) -> nn.Module:
-    place = Place(
-        dim=config.dims[stage],
-        num_heads=config.dims[stage] // config.head_dim,
-        grid=grid,
-        stage=stage,
-        index=index,
-        qkv_bias=config.qkv_bias,
-        drop_rate=config.drop_rate,
-        attention_drop_rate=config.attention_drop_rate,
-    )
-    return config.mixer.build(place)
+    dim = config.dims[stage]
+    context = config.context(dim=dim, num_heads=dim // config.head_dim, grid=grid, stage=stage, index=index)
+    return config.mixer.build(context)
 
 
 def make_expand(dim_in: int, dim: int) -> nn.Sequential:

@@ -23,10 +23,10 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Full, check_heads
+from vitreous.layers.attention import Full
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.init import init_deit, trunc_normal_
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, check_heads
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid, Learned
@@ -159,17 +159,10 @@ def make_encoder(config: HybridResNetConfig, grid: Grid) -> list[PreNormBlock]:
     (rates,) = drop_path_rates(config.drop_path_rate, config.depths[-1:])
     blocks = []
     for index, rate in enumerate(rates):
-        place = Place(
-            dim=config.dim,
-            num_heads=config.num_heads,
-            grid=grid,
-            num_prefix=int(config.class_token),
-            index=index,
-            qkv_bias=config.qkv_bias,
-            drop_rate=config.drop_rate,
-            attention_drop_rate=config.attention_drop_rate,
+        context = config.context(
+            dim=config.dim, num_heads=config.num_heads, grid=grid, num_prefix=int(config.class_token), index=index
         )
-        mixer = config.mixer.build(place)
+        mixer = config.mixer.build(context)
         mlp = Mlp(config.dim, round(config.dim * config.mlp_ratio), drop_rate=config.drop_rate)
         blocks.append(PreNormBlock(config.dim, mixer, mlp, norm_eps=config.norm_eps, drop_path_rate=rate))
     return blocks

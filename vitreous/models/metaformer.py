@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from vitreous.layers.attention import Full
 from vitreous.layers.block import Block, PreNormBlock
 from vitreous.layers.init import init_convnext
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.mlp import Mlp, StarReLU
 from vitreous.layers.norm import LayerScale, MakeNorm, PictureNorm
 from vitreous.layers.patch import pad_to_patches
@@ -156,19 +156,19 @@ def make_downsample(config: MetaFormerConfig, stage: int) -> nn.Module:
     return kind(dim_in, dim, norm)
 
 
-def make_block(config: MetaFormerConfig, place: Place, drop_path_rate: float) -> Block:
-    mixer = Separable() if place.stage < config.num_conv_stages else config.mixer
+def make_block(config: MetaFormerConfig, context: MixerContext, drop_path_rate: float) -> Block:
+    mixer = Separable() if context.stage < config.num_conv_stages else config.mixer
     mlp = Mlp(
-        place.dim,
-        round(place.dim * config.mlp_ratio),
+        context.dim,
+        round(context.dim * config.mlp_ratio),
         act=StarReLU if config.mlp == "star_relu" else nn.GELU,
         bias=config.bias,
         drop_rate=config.drop_rate,
     )
-    kind = ScaledBlock if place.stage >= len(config.dims) - config.num_scaled_stages else PreNormBlock
+    kind = ScaledBlock if context.stage >= len(config.dims) - config.num_scaled_stages else PreNormBlock
     return kind(
-        place.dim,
-        mixer.build(replace(place, proj_bias=config.bias)),
+        context.dim,
+        mixer.build(replace(context, proj_bias=config.bias)),
         mlp,
         norm=config.make_norm(bias=config.bias),
         norm_eps=config.norm_eps,

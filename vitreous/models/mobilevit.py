@@ -34,11 +34,11 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Full, check_heads
+from vitreous.layers.attention import Full
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.init import init_deit, init_efficient
 from vitreous.layers.inverted import InvertedResidual, conv_norm
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext, check_heads
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid
@@ -82,18 +82,10 @@ class MobileViTConfig(Config):
         """Blocks in all; each of the last three stages begins with an inverted residual too."""
         return sum(self.depths) + NUM_MIXER_STAGES
 
-    def place(self, stage: int, grid: Grid, index: int) -> Place:
-        """Where the mixer of a block stands."""
-        return Place(
-            dim=self.mixer_dims[stage - NUM_CONV_STAGES],
-            num_heads=self.num_heads[stage - NUM_CONV_STAGES],
-            grid=grid,
-            stage=stage,
-            index=index,
-            qkv_bias=self.qkv_bias,
-            drop_rate=self.drop_rate,
-            attention_drop_rate=self.attention_drop_rate,
-        )
+    def block_context(self, stage: int, grid: Grid, index: int) -> MixerContext:
+        """The context of the mixer of a block."""
+        dim, num_heads = self.mixer_dims[stage - NUM_CONV_STAGES], self.num_heads[stage - NUM_CONV_STAGES]
+        return self.context(dim=dim, num_heads=num_heads, grid=grid, stage=stage, index=index)
 
     def build(self) -> MobileViT:
         return MobileViT(self)
@@ -203,7 +195,7 @@ def make_mobilevit_block(config: MobileViTConfig, number: int, grid: Grid, *, ra
     blocks = [
         PreNormBlock(
             dim,
-            config.mixer.build(config.place(number, patches, index)),
+            config.mixer.build(config.block_context(number, patches, index)),
             Mlp(dim, round(dim * config.mlp_ratio), act=nn.SiLU, drop_rate=config.drop_rate),
             norm_eps=config.norm_eps,
             drop_path_rate=rate,

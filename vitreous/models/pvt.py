@@ -122,7 +122,7 @@ def make_blocks(config: PVTConfig, number: int, grid: Grid, *, num_prefix: int) 
     return [
         PreNormBlock(
             dim,
-            config.mixer.build(config.place(number, grid, index, num_prefix=num_prefix)),
+            config.mixer.build(config.block_context(number, grid, index, num_prefix=num_prefix)),
             Mlp(dim, hidden_dim, drop_rate=config.drop_rate),
             norm_eps=config.norm_eps,
             drop_path_rate=rate,

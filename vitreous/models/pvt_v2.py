@@ -99,7 +99,7 @@ def make_blocks(config: PVTv2Config, number: int, grid: Grid) -> list[ConvBlock]
     return [
         ConvBlock(
             dim,
-            config.mixer.build(config.place(number, grid, index)),
+            config.mixer.build(config.block_context(number, grid, index)),
             ConvMlp(dim, hidden_dim, relu=config.mlp == "relu_conv", drop_rate=config.drop_rate),
             norm_eps=config.norm_eps,
             drop_path_rate=rate,

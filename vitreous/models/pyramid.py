@@ -19,11 +19,11 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Full, check_heads
+from vitreous.layers.attention import Full
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.downsample import ConvDownsample, PatchMerging
 from vitreous.layers.init import init_deit
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext, check_heads
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import ConvStem, PatchEmbed, ResidualStem, grid_of
 from vitreous.layers.position import Grid, Learned, LearnedAxes, SinCos
@@ -65,19 +65,10 @@ class StagedConfig(Config):
         """Blocks in all."""
         return sum(self.depths)
 
-    def place(self, stage: int, grid: Grid, index: int, *, num_prefix: int = 0) -> Place:
-        """Where the mixer of a block stands."""
-        return Place(
-            dim=self.dims[stage],
-            num_heads=self.num_heads[stage],
-            grid=grid,
-            num_prefix=num_prefix,
-            stage=stage,
-            index=index,
-            qkv_bias=self.qkv_bias,
-            drop_rate=self.drop_rate,
-            attention_drop_rate=self.attention_drop_rate,
-        )
+    def block_context(self, stage: int, grid: Grid, index: int, *, num_prefix: int = 0) -> MixerContext:
+        """The context of the mixer of a block."""
+        dim, num_heads = self.dims[stage], self.num_heads[stage]
+        return self.context(dim=dim, num_heads=num_heads, grid=grid, num_prefix=num_prefix, stage=stage, index=index)
 
 
 Staged = TypeVar("Staged", bound=StagedConfig)
@@ -116,17 +107,17 @@ def stages_of(
     config: Staged,
     patch_size: Size,
     make_downsample: Callable[[Staged, int], nn.Module],
-    make_block: Callable[[Staged, Place, float], nn.Module],
+    make_block: Callable[[Staged, MixerContext, float], nn.Module],
 ) -> Iterator[Stage]:
     """Stages of which the first cuts the image into patches and every other halves the sides of the one before.
 
-    A paper says how: ``make_downsample(config, stage)`` and ``make_block(config, place, drop_path_rate)``.
+    A paper says how: ``make_downsample(config, stage)`` and ``make_block(config, context, drop_path_rate)``.
     """
     grid = config.image_size
     for stage, rates in enumerate(drop_path_rates(config.drop_path_rate, config.depths)):
         stride = (2, 2) if stage else patch_size
         grid = grid_of(grid, stride)
-        blocks = [make_block(config, config.place(stage, grid, index), rate) for index, rate in enumerate(rates)]
+        blocks = [make_block(config, config.block_context(stage, grid, i), rate) for i, rate in enumerate(rates)]
         yield Stage(make_downsample(config, stage), blocks, stride=stride)
 
 
@@ -244,16 +235,13 @@ def make_blocks(config: PyramidConfig, number: int, grid: Grid, rates: Sequence[
         PreNormBlock(
             stage.dim,
             stage.mixer.build(
-                Place(
+                config.context(
                     dim=stage.dim,
                     num_heads=stage.num_heads,
                     grid=grid,
                     position=config.position if config.position in ("relative", "rope") else "added",
                     stage=number,
                     index=index,
-                    qkv_bias=config.qkv_bias,
-                    drop_rate=config.drop_rate,
-                    attention_drop_rate=config.attention_drop_rate,
                 )
             ),
             Mlp(stage.dim, round(stage.dim * stage.mlp_ratio), drop_rate=config.drop_rate),

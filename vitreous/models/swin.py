@@ -20,7 +20,7 @@ from torch import nn
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.downsample import PatchMerging
 from vitreous.layers.init import init_deit
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import PatchEmbed
 from vitreous.layers.window import Window
@@ -61,11 +61,11 @@ def make_downsample(config: SwinConfig, stage: int) -> nn.Module:
     return nn.Sequential(OrderedDict(parts))
 
 
-def make_block(config: SwinConfig, place: Place, drop_path_rate: float) -> PreNormBlock:
+def make_block(config: SwinConfig, context: MixerContext, drop_path_rate: float) -> PreNormBlock:
     return PreNormBlock(
-        place.dim,
-        config.mixer.build(place),
-        Mlp(place.dim, round(place.dim * config.mlp_ratio), drop_rate=config.drop_rate),
+        context.dim,
+        config.mixer.build(context),
+        Mlp(context.dim, round(context.dim * config.mlp_ratio), drop_rate=config.drop_rate),
         norm_eps=config.norm_eps,
         drop_path_rate=drop_path_rate,
     )

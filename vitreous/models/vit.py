@@ -25,11 +25,11 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Full, check_heads
+from vitreous.layers.attention import Full
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.drop import TokenDrop
 from vitreous.layers.init import init_deit, init_vit
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, check_heads
 from vitreous.layers.mlp import GatedMlp, Mlp
 from vitreous.layers.patch import ConvStem, PatchEmbed, ResidualStem, grid_of
 from vitreous.layers.position import Grid, Learned, LearnedAxes, SinCos
@@ -187,7 +187,7 @@ def make_position(config: ViTConfig, grid: Grid) -> Learned | LearnedAxes | SinC
 
 
 def make_block(config: ViTConfig, grid: Grid, num_prefix: int, index: int) -> PreNormBlock:
-    place = Place(
+    context = config.context(
         dim=config.dim,
         num_heads=config.num_heads,
         grid=grid,
@@ -195,9 +195,6 @@ def make_block(config: ViTConfig, grid: Grid, num_prefix: int, index: int) -> Pr
         position=config.position if config.position in ("relative", "rope") else "added",
         index=index,
         drops_tokens=config.token_drop_rate > 0,
-        qkv_bias=config.qkv_bias,
-        drop_rate=config.drop_rate,
-        attention_drop_rate=config.attention_drop_rate,
     )
     hidden_dim = round(config.dim * config.mlp_ratio)
     if config.mlp == "swiglu":
@@ -207,7 +204,7 @@ def make_block(config: ViTConfig, grid: Grid, num_prefix: int, index: int) -> Pr
         mlp = Mlp(config.dim, hidden_dim, act=act, drop_rate=config.drop_rate)
     return PreNormBlock(
         config.dim,
-        config.mixer.build(place),
+        config.mixer.build(context),
         mlp,
         norm_eps=config.norm_eps,
         layer_scale=config.layer_scale,

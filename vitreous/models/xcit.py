@@ -24,12 +24,12 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import CrossAttention, check_heads
+from vitreous.layers.attention import CrossAttention
 from vitreous.layers.block import Block
 from vitreous.layers.covariance import Covariance
 from vitreous.layers.init import init_deit, trunc_normal_
 from vitreous.layers.layout import Layout
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext, check_heads
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.norm import LayerScale
 from vitreous.layers.patch import grid_of, stem_widths
@@ -193,7 +193,7 @@ class XCiT(Backbone):
         self.drop = nn.Dropout(config.drop_rate)
         self.class_token = nn.Parameter(torch.empty(1, 1, config.dim))
         self.layers = nn.ModuleList(
-            CovarianceBlock(config, config.mixer.build(place(config, index))) for index in range(num_covariance)
+            CovarianceBlock(config, config.mixer.build(block_context(config, index))) for index in range(num_covariance)
         )
         self.class_layers = nn.ModuleList(ClassBlock(config) for _ in range(num_class))
         self.norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
@@ -223,16 +223,9 @@ class XCiT(Backbone):
         return [*self.layers, *self.class_layers]
 
 
-def place(config: XCiTConfig, index: int) -> Place:
-    return Place(
-        dim=config.dim,
-        num_heads=config.num_heads,
-        grid=grid_of(config.image_size, config.patch_size),
-        index=index,
-        qkv_bias=config.qkv_bias,
-        drop_rate=config.drop_rate,
-        attention_drop_rate=config.attention_drop_rate,
-    )
+def block_context(config: XCiTConfig, index: int) -> MixerContext:
+    grid = grid_of(config.image_size, config.patch_size)
+    return config.context(dim=config.dim, num_heads=config.num_heads, grid=grid, index=index)
 
 
 DEEP = {"depths": (24, 2), "layer_scale": 1e-5}

@@ -1,7 +1,7 @@
 """Per-patch segmentation of Shapes: a small ViT names the shape that every pixel belongs to.
 
-    vitreous train shapes_segment
-    vitreous predict runs/shapes_segment/model.safetensors IMAGES --draw FOLDER
+vitreous train shapes_segment
+vitreous predict runs/shapes_segment/model.safetensors IMAGES --draw FOLDER
 """
 
 from vitreous.data.augment import Augment

@@ -12,8 +12,8 @@ from vitreous.layers.window import WindowAttention
 
 def shift_heads_of_stages(original):
     """The text's scheme: the first block of a stage is the shifted one."""
-    return lambda self, place: WindowAttention(
-        place.dim, place.num_heads, self.size, shifted=self.shift == "alternate" and place.index == 0
+    return lambda self, context: WindowAttention(
+        context, self.size, shifted=self.shift == "alternate" and context.index == 0
     )
 
 

@@ -4,20 +4,20 @@ from torch import nn
 
 from vitreous.layers.attention import SelfAttention
 from vitreous.layers.block import PreNormBlock
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.mlp import Mlp
 
 
 class TinyViT(nn.Module):
     def __init__(self, image_size, patch_size, dim, depth, num_heads, num_classes):
         super().__init__()
-        num_patches = (image_size // patch_size) ** 2
+        side = image_size // patch_size
+        context = MixerContext(dim=dim, num_heads=num_heads, grid=(side, side))
         self.patch_size = patch_size
         self.project = nn.Linear(3 * patch_size * patch_size, dim)
         self.class_token = nn.Parameter(0.3 * torch.randn(1, 1, dim))
-        self.positions = nn.Parameter(0.3 * torch.randn(1, 1 + num_patches, dim))
-        self.blocks = nn.ModuleList(
-            PreNormBlock(dim, SelfAttention(dim, num_heads), Mlp(dim, 4 * dim)) for _ in range(depth)
-        )
+        self.positions = nn.Parameter(0.3 * torch.randn(1, 1 + side**2, dim))
+        self.blocks = nn.ModuleList(PreNormBlock(dim, SelfAttention(context), Mlp(dim, 4 * dim)) for _ in range(depth))
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(dim, num_classes)
 

@@ -17,6 +17,7 @@ from vitreous.lab.instruments.dependence import effect_of_others, given_to, rela
 from vitreous.lab.prediction import AtLeast, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.covariance import CrossCovariance
+from vitreous.layers.mixer import MixerContext
 
 CLAIM = Claim(
     title="Cross-covariance attention",
@@ -68,7 +69,8 @@ def growth(measure: Callable[[Tensor], float], batch: Tensor) -> Estimate:
 @torch.no_grad()
 def cases(trial: Trial) -> Iterator[Case]:
     with seeded(0):
-        layer, batch = CrossCovariance(WIDTH, HEADS), torch.randn(PICTURES, TOKENS, WIDTH)
+        context = MixerContext(dim=WIDTH, num_heads=HEADS, grid=(1, TOKENS))
+        layer, batch = CrossCovariance(context), torch.randn(PICTURES, TOKENS, WIDTH)
         text = effect_of_others(lambda x: document(layer.qkv(x)), batch)
         library = effect_of_others(lambda x: layer(x, None), batch)
     q, k, v = layer.qkv(batch).chunk(3, dim=-1)

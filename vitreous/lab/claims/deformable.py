@@ -18,7 +18,7 @@ from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Seam
 from vitreous.layers.deformable import Deformable
 from vitreous.layers.deformable_points import DeformablePoints, PointAttend
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext
 
 CLAIM = Claim(
     title="Two kinds of deformable attention",
@@ -36,7 +36,7 @@ CLAIM = Claim(
     "the weights' sum.",
 )
 SIDE, WIDTH = 8, 32
-PLACE = Place(dim=WIDTH, num_heads=4, grid=(SIDE, SIDE))
+CONTEXT = MixerContext(dim=WIDTH, num_heads=4, grid=(SIDE, SIDE))
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ DETR, DAT = Kind(DeformablePoints(), "points.attend", "points.value"), Kind(Defo
 
 def build(kind: Kind) -> nn.Module:
     """As after some training: points and weights that depend on the query do not do so from the start."""
-    layer = kind.mixer.build(PLACE)
+    layer = kind.mixer.build(CONTEXT)
     for name in ("points.offsets", "points.weights"):
         if name in dict(layer.named_modules()):
             scramble(layer.get_submodule(name))
@@ -68,7 +68,7 @@ def weights_and_points(kind: Kind, layer: nn.Module, x: Tensor) -> tuple[Tensor,
     """(b, h, queries, points) and (b, groups, queries or 1, points, 2)"""
     attend = layer.get_submodule(kind.attend)
     assert isinstance(attend, Seam)
-    given, options = given_to(attend, lambda: layer(x, PLACE.grid))
+    given, options = given_to(attend, lambda: layer(x, CONTEXT.grid))
     points = options.pop("layout").points
     return attend.weights(*given[:2], **options), points
 
@@ -93,10 +93,10 @@ def error_on_white(x: Tensor, *, softmax: bool) -> float:
     layer = build(DETR)
     attend = layer.get_submodule(DETR.attend)
     assert isinstance(attend, PointAttend)
-    (logits, points, values), _ = given_to(attend, lambda: layer(x, PLACE.grid))
+    (logits, points, values), _ = given_to(attend, lambda: layer(x, CONTEXT.grid))
     inside, white = points.clamp(0.5 / SIDE, 1 - 0.5 / SIDE), torch.ones_like(values)
     look = attend if softmax else attend.mix
-    return float((look(logits, inside, white, shapes=[PLACE.grid]) - 1).abs().mean())
+    return float((look(logits, inside, white, shapes=[CONTEXT.grid]) - 1).abs().mean())
 
 
 def measure(look: Callable[[Tensor], float], seed: int) -> float:

@@ -17,7 +17,7 @@ from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 from vitreous.layers.block_sparse import BlockSparse
 from vitreous.layers.local import Local, NeighbourAttention
-from vitreous.layers.mixer import Mixer, Place
+from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.position import coordinates
 from vitreous.layers.window import Window
 
@@ -35,7 +35,7 @@ CLAIM = Claim(
     "something across blocks (a shift, neighbouring or random blocks), or depth buys no reach at all.",
 )
 SIDE, BLOCK, RADIUS, WIDTH = 16, 4, 3, 8
-PLACE = Place(dim=WIDTH, num_heads=1, grid=(SIDE, SIDE))
+CONTEXT = MixerContext(dim=WIDTH, num_heads=1, grid=(SIDE, SIDE))
 CELLS = list(range(SIDE**2))
 
 
@@ -58,16 +58,16 @@ def by_sequence(x: Tensor) -> Tensor:
 def pattern(function: Callable[[Tensor], Tensor]) -> tuple[int, float]:
     """(rows or columns to the farthest cell that any cell sees, share seen of the cells around it)"""
     seen = seen_by(function, torch.randn(len(CELLS), WIDTH, dtype=torch.float64), CELLS)
-    distance = within(*coordinates(PLACE.grid, seen.device))
+    distance = within(*coordinates(CONTEXT.grid, seen.device))
     return int(distance[seen].max()), float(seen[distance <= RADIUS].double().mean())
 
 
 def stacked(mixer: Mixer, depth: int) -> Callable[[Tensor], Tensor]:
-    layers = [mixer.build(replace(PLACE, index=index)).double() for index in range(depth)]
+    layers = [mixer.build(replace(CONTEXT, index=index)).double() for index in range(depth)]
 
     def forward(x: Tensor) -> Tensor:
         for layer in layers:
-            x = x + layer(x, PLACE.grid)
+            x = x + layer(x, CONTEXT.grid)
         return x
 
     return forward
@@ -75,11 +75,11 @@ def stacked(mixer: Mixer, depth: int) -> Callable[[Tensor], Tensor]:
 
 def sum_of_weights(*, masked_before: bool) -> float:
     """What a cell reads, on average, where every value is 1."""
-    layer = Local(radius=RADIUS).build(PLACE)
+    layer = Local(radius=RADIUS).build(CONTEXT)
     assert isinstance(layer, NeighbourAttention)
     x = torch.randn(1, len(CELLS), WIDTH)
     if masked_before:
-        (q, k, v), options = given_to(layer.attend, lambda: layer(x, PLACE.grid))
+        (q, k, v), options = given_to(layer.attend, lambda: layer(x, CONTEXT.grid))
         return float(layer.attend(q, k, torch.ones_like(v), **options).mean())
     q, k, _ = layer.qkv(x).chunk(3, dim=-1)
     place = torch.arange(len(CELLS))

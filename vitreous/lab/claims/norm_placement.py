@@ -19,6 +19,7 @@ from vitreous.lab.trial import Trial
 from vitreous.layers.attention import SelfAttention
 from vitreous.layers.block import Block, PostNormBlock, PreNormBlock
 from vitreous.layers.init import init_vit
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.mlp import Mlp
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ CLAIM = Claim(
     axes=Axes("blocks", "size of the stream (root mean square)", log="xy"),
 )
 DIM, TOKENS, PICTURES = 64, 17, 4
+CONTEXT = MixerContext(dim=DIM, num_heads=4, grid=(1, TOKENS))
 PRE, POST = PreNormBlock, PostNormBlock
 
 
@@ -80,7 +82,7 @@ def run(kind: type[Block], depth: int, seed: int) -> Run:
     branches: list[float] = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        blocks = [kind(DIM, SelfAttention(DIM, 4), Mlp(DIM, 4 * DIM)).apply(init_vit) for _ in range(depth)]
+        blocks = [kind(DIM, SelfAttention(CONTEXT), Mlp(DIM, 4 * DIM)).apply(init_vit) for _ in range(depth)]
         x, direction = torch.randn(2, PICTURES, TOKENS, DIM)
     x = F.layer_norm(x, (DIM,))
     for block in blocks:

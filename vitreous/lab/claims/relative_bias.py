@@ -14,7 +14,7 @@ from vitreous.lab.instruments.chance import seeded
 from vitreous.lab.prediction import near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import SelfAttention
-from vitreous.layers.position import RelativeBias
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.window import WindowAttention
 
 CLAIM = Claim(
@@ -43,11 +43,11 @@ def right(bias: float, d: int) -> float:
 
 
 def full_attention(d: int) -> SelfAttention:
-    return SelfAttention(d, 1, relative=RelativeBias(GRID, 1))
+    return SelfAttention(MixerContext(dim=d, num_heads=1, grid=GRID, position="relative"))
 
 
 def windows(d: int) -> WindowAttention:
-    return WindowAttention(d, 1, GRID[0])
+    return WindowAttention(MixerContext(dim=d, num_heads=1, grid=GRID), GRID[0])
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from vitreous.lab.instruments.dependence import seen_by
 from vitreous.lab.prediction import AtLeast, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.block import PreNormBlock
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.window import Window
 
 CLAIM = Claim(
@@ -32,7 +32,7 @@ CLAIM = Claim(
     axes=Axes("blocks of the stage", "share of the map that a cell depends on"),
 )
 SIDE, WINDOW, DIM = 16, 4, 8
-PLACE = Place(dim=DIM, num_heads=1, grid=(SIDE, SIDE))
+CONTEXT = MixerContext(dim=DIM, num_heads=1, grid=(SIDE, SIDE))
 PROBES = range(0, SIDE, WINDOW + 1)  # rows and columns that together stand at every place of a window
 
 
@@ -63,12 +63,12 @@ def window_of(cell: int, is_shifted: bool) -> int:
 
 def windows(is_shifted: bool) -> nn.Module:
     """The attention of a block that shifts or does not, whatever its place in the stage."""
-    return Window(size=WINDOW, shift="alternate" if is_shifted else "never").build(replace(PLACE, index=1))
+    return Window(size=WINDOW, shift="alternate" if is_shifted else "never").build(replace(CONTEXT, index=1))
 
 
 def swin_stage(depth: int) -> list[nn.Module]:
     """The attentions of a stage as the library builds them."""
-    return [Window(size=WINDOW).build(replace(PLACE, index=index)) for index in range(depth)]
+    return [Window(size=WINDOW).build(replace(CONTEXT, index=index)) for index in range(depth)]
 
 
 def measure(mixers: Sequence[nn.Module], cells: list[int]) -> float:
@@ -77,7 +77,7 @@ def measure(mixers: Sequence[nn.Module], cells: list[int]) -> float:
 
     def stage(x: Tensor) -> Tensor:
         for block in blocks:
-            x = block(x, PLACE.grid)
+            x = block(x, CONTEXT.grid)
         return x
 
     return float(seen_by(stage, torch.randn(SIDE**2, DIM, dtype=torch.float64), cells).sum(-1).double().mean())

@@ -14,7 +14,7 @@ from vitreous.lab.instruments.counting import forward_flops
 from vitreous.lab.instruments.dependence import given_to
 from vitreous.lab.prediction import Near, near
 from vitreous.lab.trial import Trial
-from vitreous.layers.mixer import Place
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.reduction import ReducedAttention, Reduction
 
 CLAIM = Claim(
@@ -60,7 +60,7 @@ def right_parameters(ratio: int) -> int:
 
 def build(ratio: int) -> ReducedAttention:
     with seeded(0):
-        layer = Reduction(ratios=(ratio,)).build(Place(dim=WIDTH, num_heads=1, grid=(SIDE, SIDE)))
+        layer = Reduction(ratios=(ratio,)).build(MixerContext(dim=WIDTH, num_heads=1, grid=(SIDE, SIDE)))
     assert isinstance(layer, ReducedAttention)
     return layer
 

@@ -12,6 +12,7 @@ from vitreous.lab.instruments.counting import forward_flops, power
 from vitreous.lab.prediction import AtMost, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import SelfAttention
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.window import WindowAttention
 
 CLAIM = Claim(
@@ -41,12 +42,16 @@ def right(n: int, m: int) -> float:
 
 def measure(side: int, m: int, *, shifted: bool = False) -> int:
     """Counted operations of the products inside windows, for a map of side × side cells."""
-    return counted(WindowAttention(DIM, HEADS, m, shifted=shifted).to("meta"), side)
+    return counted(WindowAttention(context(side), m, shifted=shifted).to("meta"), side)
 
 
 def measure_whole(side: int) -> int:
     """The same when every cell looks at every cell."""
-    return counted(SelfAttention(DIM, HEADS).to("meta"), side)
+    return counted(SelfAttention(context(side)).to("meta"), side)
+
+
+def context(side: int) -> MixerContext:
+    return MixerContext(dim=DIM, num_heads=HEADS, grid=(side, side))
 
 
 def counted(attention: torch.nn.Module, side: int) -> int:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from vitreous.lab.exercises.checking import Answer, Wrong, equal, numbered
 from vitreous.layers.attention import SelfAttention
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.position import SinCos
 
 ORDER = torch.tensor([2, 0, 1])
@@ -114,7 +115,7 @@ def first_token_only(x: Tensor, sign: float) -> Tensor:
 
 
 def attention() -> Answer:
-    layer = SelfAttention(4, 2).requires_grad_(False)
+    layer = SelfAttention(MixerContext(dim=4, num_heads=2, grid=(2, 3))).requires_grad_(False)
     return lambda x: layer(x, None)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from vitreous.lab.exercises.checking import Answer, Wrong, agree, alike, blame, shaped
 from vitreous.layers.attention import Attend, SelfAttention
+from vitreous.layers.mixer import MixerContext
 
 SPLIT, JOIN = "b n (three h k) -> three b h n k", "b h n k -> b n (h k)"
 
@@ -100,7 +101,7 @@ def check_heads(self_attention: Answer) -> None:
 def check_joined(self_attention: Answer) -> None:
     """Heads are put side by side again, token by token, and go through proj."""
     x, layer = torch.randn(2, 5, 16), made(16, 4)
-    bare = SelfAttention(16, 4)
+    bare = SelfAttention(MixerContext(dim=16, num_heads=4, grid=(1, 5)))
     bare.qkv, bare.proj = layer.qkv, nn.Linear(16, 16)
     nn.init.eye_(bare.proj.weight)
     nn.init.zeros_(bare.proj.bias)
@@ -172,6 +173,6 @@ def over_heads(x: Tensor) -> Tensor:
 
 def made(dim: int, num_heads: int) -> SelfAttention:
     """A layer whose logits are large enough for mistakes to show."""
-    layer = SelfAttention(dim, num_heads).requires_grad_(False)
+    layer = SelfAttention(MixerContext(dim=dim, num_heads=num_heads, grid=(1, 5))).requires_grad_(False)
     layer.qkv.weight.mul_(3)
     return layer

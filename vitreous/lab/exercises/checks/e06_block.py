@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from vitreous.lab.exercises.checking import Answer, Wrong, agree, alike, equal, numbered, shaped
 from vitreous.layers.attention import SelfAttention
 from vitreous.layers.block import PreNormBlock
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.mlp import Mlp
 
 
@@ -76,7 +77,7 @@ def check_gradient(block: Answer) -> None:
 
 def check_library(block: Answer) -> None:
     """The numbers are the library's, with real parts."""
-    reference = PreNormBlock(8, SelfAttention(8, 2), Mlp(8, 32))
+    reference = PreNormBlock(8, SelfAttention(MixerContext(dim=8, num_heads=2, grid=(1, 5))), Mlp(8, 32))
     for norm in (reference.norm1, reference.norm2):
         nn.init.normal_(norm.weight, mean=1.0)
     x = torch.randn(2, 5, 8)
