@@ -36,6 +36,7 @@ from vitreous.models.xcit import XCiTConfig
 from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
+from vitreous.train.optim import Muon
 
 DIMS, DEPTHS, HEADS = (32, 64, 96, 128), (1, 1, 2, 1), (1, 2, 3, 4)
 ENCODER: dict[str, Any] = {"dim": 64, "num_heads": 2}
@@ -71,5 +72,5 @@ recipe = Recipe(
     data=DataConfig("shapes"),
     augment=Augment(crop="none", flip_rate=0.0),
     task=Classify(),
-    train=TrainConfig(steps=1000, batch_size=32, optimiser="muon", muon_lr=0.02, lr=2e-3, evaluate_every=0),
+    train=TrainConfig(steps=1000, batch_size=32, optimizer=Muon(lr=2e-3, matrix_lr=0.02), evaluate_every=0),
 )
