@@ -47,7 +47,7 @@ def by_phase(trainer: Trainer) -> dict[str, float]:
         ("backward", torch.Tensor, "backward"),
         ("clipping", trainer, "clip"),
         ("logging", trainer, "after_step"),
-        *(("optimiser", optimiser, "step") for optimiser in trainer.optimisers),
+        *(("optimizer", optimizer, "step") for optimizer in trainer.optimizers),
         *([("average of the weights", trainer.average, "update")] if trainer.average else []),
     ]
     seconds: dict[str, float] = defaultdict(float)

@@ -35,6 +35,7 @@ from vitreous.recipes.cifar10_vit_plain import recipe as plain
 from vitreous.runs.prepare import Prepared, prepare
 from vitreous.runs.recipe import Recipe
 from vitreous.train.loop import Trainer
+from vitreous.train.optim import AdamW
 from vitreous.train.parallel import World
 
 MODELS = {  # with the pictures of one step
@@ -54,7 +55,8 @@ class Race:
 
     def recipe(self, name: str) -> Recipe:
         data = replace(plain.data, source=self.data, limit=2048)
-        settings: dict[str, Any] = {"optimiser": "adamw", "steps": STEPS, "checkpoint_every": STEPS, "ema": 0.0}
+        optimizer = AdamW(lr=plain.train.optimizer.lr, weight_decay=plain.train.optimizer.weight_decay)
+        settings: dict[str, Any] = {"optimizer": optimizer, "steps": STEPS, "checkpoint_every": STEPS, "ema": 0.0}
         settings |= {"batch_size": self.batch, "device": "cpu", "compile": name.endswith("compiled")}
         model = MODELS[self.model][0]
         return replace(plain, model=model, data=data, train=replace(plain.train, **settings))
@@ -107,7 +109,9 @@ def plain_loop(recipe: Recipe, prepared: Prepared) -> Iterator[None]:
     if train.compile:
         for block in model.blocks:
             block.compile()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=train.lr, weight_decay=train.weight_decay, fused=True)
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=train.optimizer.lr, weight_decay=train.optimizer.weight_decay, fused=True
+    )
     preprocess = prepared.model.spec.preprocess
     loader = Loader(prepared.train, preprocess, recipe.augment, batch_size=train.batch_size, seed=train.seed)
     for step in range(STEPS):

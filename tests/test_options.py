@@ -1,11 +1,16 @@
 """Options check their own values, and are written and read back."""
 
+import copy
+import inspect
+import pickle
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
 import pytest
 
-from vitreous.options import Options
+import vitreous as vt
+from vitreous.options import Between, Count, Options, Share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +25,16 @@ class Cart(Options):
     loads: tuple[int, ...] = (1, 2)
     front: Wheel = Wheel(size=3)
     drop_rate: float = 0.0
+    share: Share = 0.5
+    grip: Annotated[float, Between(0, without_least=True)] = 1.0
+    seats: Count = 0
+    offset: Annotated[int, Between(-1)] = 0
+    angles: tuple[float, float] = (1.0, 2.0)
+    horses: int | None = None
+    spokes: tuple[int, ...] | None = None
+    owner: str = ""
+
+    moved: ClassVar = {"carriage": "front=Wheel(…)"}
 
 
 def test_written_and_read_back():
@@ -29,6 +44,14 @@ def test_written_and_read_back():
         "loads": [4],
         "front": {"size": 9, "kind": "wood"},
         "drop_rate": 0.0,
+        "share": 0.5,
+        "grip": 1.0,
+        "seats": 0,
+        "offset": 0,
+        "angles": [1.0, 2.0],
+        "horses": None,
+        "spokes": None,
+        "owner": "",
     }
     assert Cart(**cart.to_json()) == cart
     assert isinstance(cart.wheels, tuple)
@@ -43,6 +66,17 @@ BAD = [
     ({"front": {"kind": "stel"}}, "kind must be one of wood, steel; got 'stel'; did you mean 'steel'?"),
     ({"loads": (1, 0)}, "each of loads must be at least 1, got 0"),
     ({"loads": "12"}, "loads must be several values in a row, got '12'"),
+    ({"share": 1.5}, r"share must lie in \[0, 1\], got 1.5"),
+    ({"share": "half"}, "share must be a number, got 'half'"),
+    ({"grip": 0}, "grip must be positive, got 0"),
+    ({"seats": -1}, "seats must not be negative, got -1"),
+    ({"offset": -2}, "offset must be at least -1, got -2"),
+    ({"angles": (1, 2, 3)}, r"angles must be 2 values, got \(1, 2, 3\)"),
+    ({"angles": (1, "2")}, "each of angles must be a number, got '2'"),
+    ({"horses": 0}, "horses must be at least 1, got 0"),
+    ({"spokes": ()}, "spokes must have at least one value"),
+    ({"owner": 3}, "owner must be text, got 3"),
+    ({"carriage": 3}, r"Cart has no option 'carriage' any more; write front=Wheel\(…\)"),
     ({"drop_rate": 1.0}, r"drop_rate must lie in \[0, 1\), got 1.0"),
 ]
 
@@ -51,3 +85,21 @@ BAD = [
 def test_bad_values_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         Cart().override(**options)
+    with pytest.raises(ValueError, match=message):
+        Cart(**options)
+
+
+def test_good_values_are_kept():
+    cart = Cart(grip=0.1, offset=-1, angles=[0, 1], horses=2, spokes=[3, 4], owner=Path("me"))
+    assert (cart.angles, cart.horses, cart.spokes, cart.owner) == ((0.0, 1.0), 2, (3, 4), "me")
+    assert Cart(horses=None).horses is None
+
+
+def test_options_are_copied_pickled_and_have_a_signature():
+    cart = Cart(loads=(7,))
+    assert copy.deepcopy(cart) == pickle.loads(pickle.dumps(cart)) == cart
+    assert list(inspect.signature(Wheel).parameters) == ["size", "kind"]
+
+
+def test_a_source_may_be_given_without_its_name():
+    assert vt.DataConfig("shapes", limit=3) == vt.DataConfig(source="shapes", limit=3)

@@ -8,7 +8,12 @@ from PIL import Image
 
 import vitreous as vt
 from vitreous.cli import main
+from vitreous.cli.train import with_options
+from vitreous.runs.recipe import find_recipe
+from vitreous.train.optim import SGD, AdamW, Muon
+from vitreous.train.schedule import Cosine, Linear
 
+QUICKSTART = Muon(lr=2e-3, matrix_lr=0.02)
 SMALL = ("--train.steps", "3", "--train.batch-size", "4", "--data.limit", "16", "--train.device", "cpu")
 
 
@@ -44,11 +49,77 @@ def test_a_folder_of_photos_becomes_a_model(capsys, tmp_path, photos):
 
 
 def test_options_are_typed_and_reach_the_run(capsys, tmp_path):
-    words = ("train", "quickstart", "--train.lr", "5e-4", "--model.dim", "32", "--output", tmp_path / "run", *SMALL)
+    words = (
+        "train",
+        "quickstart",
+        "--train.optimizer.lr",
+        "5e-4",
+        "--model.dim",
+        "32",
+        "--output",
+        tmp_path / "run",
+        *SMALL,
+    )
     assert run(capsys, *words)[0] == 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["train"]["lr"] == 5e-4
+    assert config["train"]["optimizer"] == {**QUICKSTART.to_json(), "lr": 5e-4}
     assert config["model"]["dim"] == 32
+
+
+@pytest.mark.parametrize(
+    ("words", "optimizer", "schedule"),
+    [
+        ("--train.optimizer sgd lr=0.1 momentum=0.8", SGD(lr=0.1, momentum=0.8), Cosine()),
+        ("--train.optimizer.momentum 0.8 --train.optimizer sgd", SGD(momentum=0.8), Cosine()),
+        ("--train.optimizer.lr=.5", QUICKSTART.override(lr=0.5), Cosine()),
+        ("--train.optimizer.betas 0.8 0.9", QUICKSTART.override(betas=(0.8, 0.9)), Cosine()),
+        (
+            "--train.schedule.warmup 0.1 --train.optimizer.matrix-lr 1e-2",
+            Muon(lr=2e-3, matrix_lr=0.01),
+            Cosine(warmup=0.1),
+        ),
+        ("--train.schedule linear final=0.5", QUICKSTART, Linear(final=0.5)),
+        ("--train.lr 5e-4 --train.muon_lr .03", Muon(lr=5e-4, matrix_lr=0.03), Cosine()),
+        ("--train.lr 0.1 --train.optimiser sgd --train.momentum 0.7", SGD(lr=0.1, momentum=0.7), Cosine()),
+        ("--train.optimiser adamw --train.betas 0.8 0.9", AdamW(lr=2e-3, betas=(0.8, 0.9)), Cosine()),
+        ("--train.final-lr=0.1 --train.warmup 0.2 --train.schedule linear", QUICKSTART, Linear(warmup=0.2, final=0.1)),
+        ("--train.weight-decay 0 --train.momentum 0.5", QUICKSTART.override(weight_decay=0), Cosine()),
+        ("--train.steps 7", QUICKSTART, Cosine()),
+    ],
+)
+def test_optimizers_and_schedules_as_they_are_typed(words, optimizer, schedule):
+    train = with_options(find_recipe("quickstart"), words.split(), "vitreous train").train
+    assert (train.optimizer, train.schedule) == (optimizer, schedule)
+
+
+def test_options_of_a_mixer_can_be_changed_one_by_one():
+    model = with_options(find_recipe("quickstart"), ["--model.mixer", "window"], "vitreous train").model
+    words = ["--model.mixer", "window", "--model.mixer.size", "3"]
+    changed = with_options(find_recipe("quickstart"), words, "vitreous train").model
+    assert changed == model.override(mixer=model.mixer.override(size=3))
+    assert changed != model
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        ("--train.lr 5e-4", "--train.lr is deprecated; write --train.optimizer.lr 5e-4"),
+        ("--train.muon-lr=0.1", "--train.muon-lr is deprecated; write --train.optimizer.matrix-lr 0.1"),
+        (
+            "--train.optimiser sgd",
+            "--train.optimiser is deprecated; write --train.optimizer sgd lr=0.002 weight_decay=0.05 momentum=0.9",
+        ),
+        ("--train.momentum 0.5", "--train.momentum is deprecated and was left out: muon has no momentum"),
+    ],
+)
+def test_old_spellings_get_a_note(capsys, words, note):
+    with_options(find_recipe("quickstart"), words.split(), "vitreous train")
+    assert capsys.readouterr().err == f"note: {note}\n"
+
+
+def test_new_spellings_get_none(capsys):
+    with_options(find_recipe("quickstart"), ["--train.optimizer", "sgd", "lr=0.1"], "vitreous train")
+    assert capsys.readouterr().err == ""
 
 
 def test_a_second_start_needs_resume(capsys, tmp_path):
@@ -79,6 +150,10 @@ def test_help_lists_the_recipes(capsys):
         (("train", "--data", "no/such/place"), "no/such/place"),
         (("train", "cifar10_vit", "--data", "no/such/place"), "no/such/place"),
         (("train", "quickstart", "--model", "vit_tiny_16"), "a recipe brings its own model"),
+        (("train", "quickstart", "--train.optimizer", "adam"), "got 'adam'; did you mean 'adamw'?"),
+        (("train", "quickstart", "--train.optimizer.lrr", "3"), "Muon has no option 'lrr'"),
+        (("train", "quickstart", "--train.optimizer", "sgd", "0.1"), "options of sgd are written as in name=value"),
+        (("train", "quickstart", "--train.optimizer.lr"), "--train.optimizer.lr needs a value"),
         (("evaluate", "no.safetensors", "--data", "shapes"), "there is no weights file"),
     ],
 )

@@ -12,6 +12,7 @@ from vitreous.lab.claims.scaling_law import best_exponent, power, saturating
 from vitreous.lab.instruments.compare import contrast, difference
 from vitreous.lab.trained import trained
 from vitreous.lab.trial import Trial
+from vitreous.train.optim import SGD
 
 NUMBER = len(sweep.pairs(Trial()))  # before any test adds to them
 
@@ -69,7 +70,7 @@ def test_the_sweep_has_at_most_sixty_runs():
 
 
 def test_a_run_that_diverges_keeps_what_it_had_learned(trial, monkeypatch):
-    wild = sweep.training(steps=20, optimiser="sgd", lr=1e12, clip=0.0)
+    wild = sweep.training(steps=20, optimizer=SGD(lr=1e12), clip=0.0)
     monkeypatch.setitem(sweep.RUNS, "wild", sweep.Run(wild))
     run = trained(trial, "wild")
     assert run.diverged

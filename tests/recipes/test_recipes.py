@@ -14,6 +14,8 @@ from vitreous.runs.preflight import examine
 from vitreous.runs.prepare import prepare
 from vitreous.runs.recipe import find_recipe, list_recipes
 from vitreous.runs.run import train
+from vitreous.train.optim import AdamW
+from vitreous.train.schedule import Cosine
 
 LARGE = {"imagenet_vit", "imagenet_resnet50"}
 
@@ -39,8 +41,8 @@ def test_every_recipe_says_what_it_is_and_how_it_is_run():
 
 def test_the_documents_recipes():
     vit, resnet = find_recipe("imagenet_vit").train, find_recipe("imagenet_resnet50").train
-    assert (vit.optimiser, vit.lr, vit.weight_decay, vit.batch_size, vit.epochs) == ("adamw", 1e-3, 0.05, 4096, 300)
-    assert (resnet.optimiser, resnet.epochs) == ("sgd", 90)
+    assert (vit.optimizer, vit.batch_size, vit.epochs) == (AdamW(lr=1e-3, weight_decay=0.05), 4096, 300)
+    assert (resnet.optimizer.name, resnet.epochs) == ("sgd", 90)
 
 
 def test_a_recipe_file_of_ones_own(tmp_path):
@@ -149,8 +151,8 @@ def test_fine_tuning_is_gentler(tmp_path):
     folder = str(folder_of(tmp_path / "photos"))
     fine, scratch = choose(folder, "vit_tiny_16", "some.safetensors")[0], choose(folder)[0]
     assert fine.train.layer_decay < 1
-    assert fine.train.optimiser == "adamw"
-    assert fine.train.lr < scratch.train.lr
+    assert fine.train.optimizer.name == "adamw"
+    assert fine.train.optimizer.lr < scratch.train.optimizer.lr
 
 
 def findings(recipe):
@@ -161,8 +163,8 @@ def findings(recipe):
     ("change", "expected"),
     [
         ({"model": replace(RECIPE.model, patch_size=(16, 16))}, "leave 4 tokens"),
-        ({"train": replace(RECIPE.train, warmup=0.0)}, "no warm-up"),
-        ({"train": replace(RECIPE.train, lr=0.1)}, "makes AdamW diverge"),
+        ({"train": replace(RECIPE.train, schedule=Cosine(warmup=0.0))}, "no warm-up"),
+        ({"train": replace(RECIPE.train, optimizer=AdamW(lr=0.1))}, "makes AdamW diverge"),
         ({"train": replace(RECIPE.train, ema=0.9999)}, "to forget the beginning"),
     ],
 )
@@ -187,5 +189,6 @@ def test_the_doctor_sees_odd_normalisation():
 
 def test_the_doctor_warns_of_a_high_rate_for_fine_tuning(tmp_path):
     vt.save(prepare(RECIPE).model, tmp_path / "start.safetensors")
-    recipe = replace(RECIPE, weights=str(tmp_path / "start.safetensors"), train=replace(RECIPE.train, lr=5e-3))
+    gentle = replace(RECIPE.train, optimizer=AdamW(lr=5e-3))
+    recipe = replace(RECIPE, weights=str(tmp_path / "start.safetensors"), train=gentle)
     assert "soon overwrites what the weights know" in findings(recipe)

@@ -11,6 +11,7 @@ import vitreous as vt
 from tests.train.runs import RECIPE, assert_same, tensors, with_training
 from vitreous.runs.run import train
 from vitreous.train.loop import Diverged, Trainer
+from vitreous.train.optim import SGD, AdamW
 from vitreous.train.outside import checkpoint_blocks, choose_precision
 
 LAST = "checkpoints/step-00000012.safetensors"
@@ -38,7 +39,7 @@ def test_the_folder_is_the_run(tmp_path):
 
 
 def test_the_model_that_is_kept_is_the_one_that_is_reported(tmp_path):
-    outcome = train(with_training(ema=0.0, lr=3e-3), tmp_path)
+    outcome = train(with_training(ema=0.0, optimizer=AdamW(lr=3e-3)), tmp_path)
     scores = [
         json.loads(line)["accuracy"] for line in (tmp_path / "log.jsonl").read_text().splitlines() if '"valid"' in line
     ]
@@ -54,7 +55,8 @@ def shapes_to_validate():
 
 
 def test_it_learns(tmp_path):
-    recipe = replace(plain(with_training(steps=60, lr=3e-3, ema=0.0)), augment=vt.Augment(crop="none", flip_rate=0.0))
+    recipe = plain(with_training(steps=60, optimizer=AdamW(lr=3e-3), ema=0.0))
+    recipe = replace(recipe, augment=vt.Augment(crop="none", flip_rate=0.0))
     recipe = replace(recipe, data=replace(recipe.data, limit=32), task=vt.Classify())
     train(recipe, tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
@@ -65,7 +67,7 @@ def test_it_learns(tmp_path):
 def test_accumulated_equals_whole(tmp_path):
     """With SGD: Adam divides by gradients that are zero but for rounding, such as those of the keys' biases."""
     for parts in (1, 2, 4):
-        recipe = plain(with_training(accumulate=parts, steps=4, optimiser="sgd", lr=0.1, ema=0.0))
+        recipe = plain(with_training(accumulate=parts, steps=4, optimizer=SGD(lr=0.1), ema=0.0))
         train(recipe, tmp_path / str(parts))
     one, two, four = (tensors(tmp_path / str(n) / "model.safetensors") for n in (1, 2, 4))
     for name, value in one.items():
@@ -181,10 +183,19 @@ def test_an_unknown_device_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lr": 0}, "train.lr must be positive"),
-        ({"ema": 1.5}, "train.ema must lie between 0 and 1"),
+        ({"lr": 0.1}, r"TrainConfig has no option 'lr' any more; write optimizer=AdamW\(lr=…\)"),
+        ({"optimiser": "muon"}, "has no option 'optimiser' any more; write optimizer='muon'"),
+        ({"batchsize": 8}, "TrainConfig has no option 'batchsize'; did you mean 'batch_size'?"),
+        ({"epochs": 0}, "epochs must be positive, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"steps": 2.5}, "steps must be a whole number, got 2.5"),
+        ({"seed": -1}, "seed must not be negative, got -1"),
+        ({"freeze_blocks": -2}, "freeze_blocks must be at least -1, got -2"),
+        ({"ema": 1.5}, r"ema must lie in \[0, 1\], got 1.5"),
+        ({"parallel": "fdsp"}, "parallel must be one of ddp, fsdp; got 'fdsp'; did you mean 'fsdp'?"),
+        ({"parallel": "fsdp", "optimizer": "muon"}, "'muon' cannot serve with parallel='fsdp'"),
         ({"batch_size": 10, "accumulate": 3}, "cannot be computed in 3 equal parts"),
-        ({"clip": -1}, "train.clip must not be negative"),
+        ({"clip": -1}, "clip must not be negative"),
     ],
 )
 def test_settings_are_checked(settings, message):

@@ -1,14 +1,15 @@
 """Which parameters learn, how fast, and with how much decay."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
 
 import vitreous as vt
-from vitreous.train.config import TrainConfig
 from vitreous.train.ema import Average
-from vitreous.train.muon import Muon, orthogonal
-from vitreous.train.optim import freeze, optimisers, rest, roles, set_rate
+from vitreous.train.muon import MuonStep, orthogonal
+from vitreous.train.optim import OPTIMIZERS, SGD, AdamW, Muon, Optimizer, freeze, learners, rest, roles, set_rate
 
 
 def small(**options):
@@ -16,21 +17,20 @@ def small(**options):
     return vt.create_model("vit_tiny_16", **(settings | options))
 
 
-def groups_of(model, **settings):
-    """name → (learning rate, weight decay)"""
+def groups_of(model, optimizer, layer_decay=1.0):
+    """name → (learning rate, weight decay, torch's class)"""
     names = {id(p): name for name, p in model.named_parameters()}
-    made = optimisers(model, TrainConfig(**settings), fused=False)
     return {
-        names[id(p)]: (group["lr"], group["weight_decay"], type(optimiser).__name__)
-        for optimiser in made
-        for group in optimiser.param_groups
+        names[id(p)]: (group["lr"], group["weight_decay"], type(made).__name__)
+        for made in optimizer.build(learners(model, layer_decay), fused=False)
+        for group in made.param_groups
         for p in group["params"]
     }
 
 
 def test_only_matrices_decay():
     model = small(num_registers=2, layer_scale=0.1)
-    decays = {name for name, (_, decay, _) in groups_of(model, weight_decay=0.1).items() if decay}
+    decays = {name for name, (_, decay, _) in groups_of(model, AdamW(weight_decay=0.1)).items() if decay}
     expected = {name for name, p in model.named_parameters() if p.ndim > 1 and name.endswith("weight")}
     assert decays == expected
     assert "class_token" not in decays
@@ -38,30 +38,92 @@ def test_only_matrices_decay():
 
 
 def test_layer_decay_by_hand():
-    found = groups_of(small(), lr=1.0, layer_decay=0.5)
+    found = groups_of(small(), AdamW(lr=1.0), layer_decay=0.5)
     assert found["head.weight"][0] == found["norm.weight"][0] == 1.0
     assert found["layers.2.mlp.fc1.weight"][0] == 0.5
     assert found["layers.0.mlp.fc1.weight"][0] == 0.125
     assert found["stem.proj.weight"][0] == found["class_token"][0] == 0.0625
 
 
-def test_every_parameter_is_in_one_group():
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_every_parameter_is_in_one_group(optimizer):
     model = small()
-    assert groups_of(model).keys() == dict(model.named_parameters()).keys()
+    made = optimizer.build(learners(model, 0.5), fused=False)
+    parameters = [p for each in made for group in each.param_groups for p in group["params"]]
+    assert len(parameters) == len(list(model.parameters()))
+    assert {id(p) for p in parameters} == {id(p) for p in model.parameters()}
+
+
+def test_options_reach_torch():
+    (adam,) = AdamW(lr=0.3, betas=(0.5, 0.6)).build(learners(small(), 1.0), fused=True)
+    assert (adam.defaults["lr"], adam.defaults["betas"], adam.defaults["fused"]) == (0.3, (0.5, 0.6), True)
+    (sgd,) = SGD(momentum=0.7).build(learners(small(), 1.0), fused=True)
+    assert (sgd.defaults["momentum"], sgd.defaults["nesterov"]) == (0.7, True)
+    (still,) = SGD(momentum=0).build(learners(small(), 1.0), fused=True)
+    assert not still.defaults["nesterov"]
+    matrices, others = Muon(lr=0.1, matrix_lr=0.2, betas=(0.5, 0.6)).build(learners(small(), 1.0), fused=True)
+    assert {group["highest"] for group in matrices.param_groups} == {0.2}
+    assert {group["highest"] for group in others.param_groups} == {0.1}
+    assert (others.defaults["betas"], others.defaults["fused"]) == ((0.5, 0.6), True)
+
+
+@pytest.mark.parametrize("given", ["sgd", SGD(), {"optimizer": "sgd"}, {"optimizer": "sgd", "momentum": 0.9}])
+def test_chosen_by_name_by_object_and_by_json(given):
+    chosen = vt.TrainConfig(optimizer=given).optimizer
+    assert chosen == SGD()
+    assert Optimizer.given("optimizer", chosen.to_json()) == chosen
+
+
+class Signs(Optimizer):
+    """An optimizer that no table knows."""
+
+    name = "signs"
+
+    def build(self, learners, *, fused):
+        return [torch.optim.Rprop(self.groups(learners, self.lr))]
+
+
+def test_an_optimizer_of_ones_own():
+    chosen = vt.TrainConfig(optimizer=Signs(lr=0.5)).optimizer
+    (made,) = chosen.build(learners(small(), 1.0), fused=False)
+    assert isinstance(made, torch.optim.Rprop)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("adam", "must be an optimizer's name or options, got 'adam'; did you mean 'adamw'?"),
+        ({"lr": 0.1}, "got None; known: adamw, muon, sgd"),
+        ({"optimizer": "sgd", "beta": 0.1}, "SGD has no option 'beta'"),
+        ({"optimizer": "adamw", "lr": 0}, "lr must be positive, got 0"),
+        ({"optimizer": "adamw", "betas": (0.9, 1.0)}, "each of betas must lie in [0, 1), got 1.0"),
+        ({"optimizer": "adamw", "betas": [0.9]}, "betas must be 2 values, got [0.9]"),
+        ({"optimizer": "sgd", "weight_decay": -1}, "weight_decay must not be negative"),
+    ],
+)
+def test_bad_optimizers_are_named(given, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        vt.TrainConfig(optimizer=given)
+
+
+def test_nothing_left_to_train_is_an_error():
+    model = small().requires_grad_(False)
+    with pytest.raises(ValueError, match="every parameter is frozen"):
+        learners(model, 1.0)
 
 
 def test_muon_takes_the_inner_matrices():
-    kinds = {name: kind for name, (_, _, kind) in groups_of(small(), optimiser="muon").items()}
-    assert kinds["layers.1.mlp.fc1.weight"] == "Muon"
+    kinds = {name: kind for name, (_, _, kind) in groups_of(small(), Muon()).items()}
+    assert kinds["layers.1.mlp.fc1.weight"] == "MuonStep"
     assert kinds["head.weight"] == kinds["stem.proj.weight"] == kinds["norm.bias"] == "AdamW"
 
 
 def test_muon_reads_convolutions_as_matrices():
-    kinds = {name: kind for name, (_, _, kind) in groups_of(small(stem="conv"), optimiser="muon").items()}
-    assert kinds["stem.convs.1.0.weight"] == "Muon"
+    kinds = {name: kind for name, (_, _, kind) in groups_of(small(stem="conv"), Muon()).items()}
+    assert kinds["stem.convs.1.0.weight"] == "MuonStep"
     assert kinds["stem.convs.0.0.weight"] == "AdamW", "it sees pixels"
-    kinds = {name: kind for name, (_, _, kind) in groups_of(small(stem="residual"), optimiser="muon").items()}
-    assert kinds["stem.stages.0.widen.weight"] == "Muon", "it sees them whitened"
+    kinds = {name: kind for name, (_, _, kind) in groups_of(small(stem="residual"), Muon()).items()}
+    assert kinds["stem.stages.0.widen.weight"] == "MuonStep", "it sees them whitened"
 
 
 @pytest.mark.parametrize("shape", [(16, 48), (48, 16), (8, 4, 3, 3)])
@@ -76,16 +138,16 @@ def test_a_step_of_muon_by_hand():
     gradient = torch.randn(6, 4)
     before = weight.detach().clone()
     weight.grad = gradient.clone()
-    Muon([{"params": [weight]}], lr=0.1, weight_decay=0.5).step()
+    MuonStep([{"params": [weight]}], lr=0.1, weight_decay=0.5).step()
     update = orthogonal(0.05 * gradient + 0.95 * (0.05 * gradient))
     expected = before * (1 - 0.1 * 0.5) - 0.1 * (6 / 4) ** 0.5 * update
     torch.testing.assert_close(weight.detach(), expected)
 
 
 def test_the_rate_scales_every_group():
-    made = optimisers(small(), TrainConfig(lr=1.0, layer_decay=0.5), fused=False)
+    made = AdamW(lr=1.0).build(learners(small(), 0.5), fused=False)
     set_rate(made, 0.1)
-    rates = {round(group["lr"], 6) for optimiser in made for group in optimiser.param_groups}
+    rates = {round(group["lr"], 6) for optimizer in made for group in optimizer.param_groups}
     assert rates == {0.1, 0.05, 0.025, 0.0125, 0.00625}
 
 

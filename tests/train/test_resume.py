@@ -13,8 +13,10 @@ import pytest
 import torch
 
 from tests.train.runs import RECIPE, assert_same, tensors, with_training
-from vitreous.runs.run import train
+from vitreous.runs.run import compare, train
 from vitreous.train import loop
+from vitreous.train.optim import AdamW
+from vitreous.train.schedule import Cosine
 
 LAST = "checkpoints/step-00000012.safetensors"
 
@@ -63,7 +65,7 @@ def test_another_seed_gives_other_weights(whole, tmp_path):
 
 
 def test_muon_resumes_exactly(tmp_path, monkeypatch):
-    recipe = with_training(optimiser="muon")
+    recipe = with_training(optimizer="muon")
     train(recipe, tmp_path / "whole")
     with monkeypatch.context() as patch:
         stop_after(patch, 6)
@@ -133,10 +135,27 @@ def test_a_start_that_failed_may_be_tried_again(tmp_path):
 
 def test_resuming_with_other_settings_is_refused(tmp_path):
     train(with_training(steps=2), tmp_path)
-    with pytest.raises(ValueError, match=r"other settings \(train.weight_decay differs\)"):
-        train(with_training(steps=2, weight_decay=1.0), tmp_path, resume=True)
+    with pytest.raises(ValueError, match=r"other settings \(train.optimizer.weight_decay was 0.05, is 1.0\)"):
+        train(with_training(steps=2, optimizer=AdamW(weight_decay=1.0)), tmp_path, resume=True)
+    with pytest.raises(
+        ValueError, match=r"\(train.optimizer was adamw, is sgd; train.optimizer.momentum was not set, is"
+    ):
+        train(with_training(steps=2, optimizer="sgd"), tmp_path, resume=True)
     with pytest.raises(ValueError, match="holds a run already"):
         train(with_training(steps=2), tmp_path)
+
+
+def test_what_cures_a_diverged_run_may_change(tmp_path):
+    train(with_training(steps=2), tmp_path)
+    gentler = with_training(steps=2, optimizer=AdamW(lr=1e-4), schedule=Cosine(warmup=0.5), clip=0.5, log_every=2)
+    assert train(gentler, tmp_path, resume=True).steps == 2
+
+
+def test_many_differences_are_counted():
+    before, now = ({"model": {"mixer": {"mixer": kind, "a": n}, "b": n, "c": n}} for kind, n in (("x", 1), ("y", 2)))
+    expected = r"\(model.mixer was x, is y; model.mixer.a was 1, is 2; model.b was 1, is 2; and 1 more\)"
+    with pytest.raises(ValueError, match=expected):
+        compare(before, now, "runs/one")
 
 
 def test_interrupting_saves_and_says_so(tmp_path, monkeypatch):

@@ -11,7 +11,8 @@ from typing import Any
 
 import tyro
 
-from vitreous.cli.mixers import registry
+from vitreous.cli.named import gathered, registry
+from vitreous.cli.old_spellings import modernized
 from vitreous.cli.show import err, out
 from vitreous.runs.choose import Choice, choose
 from vitreous.runs.preflight import examine
@@ -71,14 +72,20 @@ def chosen(choices: list[Choice], source: str) -> str:
 
 
 def with_options(recipe: Recipe, options: list[str], program: str) -> Recipe:
-    """The recipe with ``--train.lr 5e-4`` and the like: every part's own fields are options of their type."""
+    """The recipe with ``--train.optimizer.lr 5e-4`` and the like: every part's own fields are options of their type."""
     parts: list[tuple[str, Any, Any]] = [
         (name, type(getattr(recipe, name)), field(default=getattr(recipe, name)))
         for name in ("model", "data", "augment", "task", "train")
     ]
     typed = make_dataclass("Recipe", [*parts, ("weights", str, field(default=recipe.weights))])
-    given: Any = tyro.cli(typed, args=options, prog=program, config=(tyro.conf.FlagConversionOff,), registry=registry())
+    words = gathered(modernized(options, recipe.train, note), recipe)
+    given: Any = tyro.cli(typed, args=words, prog=program, config=(tyro.conf.FlagConversionOff,), registry=registry())
     return Recipe(given.model, given.data, given.augment, given.task, given.train, given.weights)
+
+
+def note(text: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        err.print(f"note: {text}", markup=False)
 
 
 def run(recipe: Recipe, output: Path, world: World, *, resume: bool, command: list[str]) -> None:
@@ -137,10 +144,10 @@ def usage() -> str:
             "",
             "SOURCE is a folder of class folders, a CSV file, a folder of shards, CIFAR's folder, shapes or digits.",
             "",
-            "  --output FOLDER   where the run is kept; runs/RECIPE when not given",
-            "  --resume          go on with the run in that folder",
-            "  --smoke           two steps on a few drawn scenes, to see that it runs",
-            "  --train.lr 5e-4   and any other setting; vitreous train RECIPE --help lists them",
+            "  --output FOLDER             where the run is kept; runs/RECIPE when not given",
+            "  --resume                    go on with the run in that folder",
+            "  --smoke                     two steps on a few drawn scenes, to see that it runs",
+            "  --train.optimizer.lr 5e-4   and any other setting; vitreous train RECIPE --help lists them",
             "",
             "Recipes:",
             *lines,

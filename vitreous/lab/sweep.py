@@ -25,6 +25,8 @@ from vitreous.recipes.cifar10_convnet import ConvNetConfig
 from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
+from vitreous.train.optim import SGD, AdamW
+from vitreous.train.schedule import Cosine
 
 Alter = Callable[[Recipe], Recipe]
 Pair = tuple[Dataset, Dataset]
@@ -46,12 +48,13 @@ class Run:
 
 def base(trial: Trial) -> Recipe:
     """What every run starts from: a plain ViT with a class token and learned positions, 64 patches or (quickly) 16."""
+    common: dict[str, Any] = {"schedule": Cosine(warmup=0.1), "evaluate_every": 0, "log_every": 1}
     if trial.quick:
         model = ViTConfig(image_size=(16, 16), patch_size=(4, 4), dim=32, depth=2, num_heads=2, mlp_ratio=2.0)
-        train = TrainConfig(steps=100, batch_size=64, lr=4e-3, warmup=0.1, evaluate_every=0, log_every=1)
+        train = TrainConfig(steps=100, batch_size=64, optimizer=AdamW(lr=4e-3), **common)
         return Recipe(model, DataConfig("shapes"), Augment(crop="none", flip_rate=0.0), Classify(), train)
     model = ViTConfig(image_size=(32, 32), patch_size=(4, 4), dim=64, depth=4, num_heads=2, mlp_ratio=2.0)
-    train = TrainConfig(steps=500, batch_size=64, lr=2e-3, warmup=0.1, evaluate_every=0, log_every=1)
+    train = TrainConfig(steps=500, batch_size=64, optimizer=AdamW(lr=2e-3), **common)
     augment = Augment(crop="pad", pad=4) if trial.cifar else Augment(crop="none", flip_rate=0.0)
     return Recipe(model, DataConfig(trial.cifar or "shapes", valid="test"), augment, Classify(), train)
 
@@ -62,7 +65,12 @@ def model(**options: Any) -> Alter:
 
 
 def training(**options: Any) -> Alter:
-    return lambda recipe: replace(recipe, train=replace(recipe.train, **options))
+    return lambda recipe: replace(recipe, train=recipe.train.override(**options))
+
+
+def decay(weight_decay: float) -> Alter:
+    """Another weight decay, with the optimizer as it is."""
+    return lambda recipe: training(optimizer=recipe.train.optimizer.override(weight_decay=weight_decay))(recipe)
 
 
 def convolutional(recipe: Recipe) -> Recipe:
@@ -109,13 +117,13 @@ def both(first: Alter, second: Alter) -> Alter:
 
 def bare(recipe: Recipe) -> Recipe:
     """No regularisation of any kind."""
-    return unaugmented(training(weight_decay=0.0)(recipe))
+    return unaugmented(decay(0.0)(recipe))
 
 
 def heavy(recipe: Recipe) -> Recipe:
     """Everything that DeiT is trained with: RandAugment, mixing, erasing, smoothing, drop path, strong decay."""
     augment = replace(recipe.augment, randaugment_ops=2, erase_rate=0.25, mixup=0.8, cutmix=1.0)
-    regularised = model(drop_path_rate=0.1)(training(weight_decay=0.1)(recipe))
+    regularised = model(drop_path_rate=0.1)(decay(0.1)(recipe))
     return replace(regularised, augment=augment, task=Classify(smoothing=0.1))
 
 
@@ -161,7 +169,7 @@ RUNS: dict[str, Run] = {
     "patch_double": Run(patch(2)),
     "patch_quadruple": Run(patch(4), quick_seeds=0),
     "no_residual": Run(change=without_residuals),
-    "sgd": Run(training(optimiser="sgd", lr=0.1)),
+    "sgd": Run(training(optimizer=SGD(lr=0.1))),
     "no_clipping": Run(training(clip=0.0), quick_seeds=0),
     "relu": Run(change=with_relu, quick_seeds=0),
     "bare_some": Run(both(bare, SOME), quick_seeds=0),

@@ -6,11 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-
-def check_rate(rate: float, name: str) -> float:
-    if not 0 <= rate < 1:
-        raise ValueError(f"{name} must lie in [0, 1), got {rate}")
-    return rate
+from vitreous.options import checked_float
 
 
 class DropPath(nn.Module):
@@ -18,7 +14,7 @@ class DropPath(nn.Module):
 
     def __init__(self, rate: float = 0.0) -> None:
         super().__init__()
-        self.rate = check_rate(rate, "drop_path_rate")
+        self.rate = checked_float("drop_path_rate", rate)
 
     def forward(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
         if not self.training or self.rate == 0:
@@ -35,7 +31,7 @@ class TokenDrop(nn.Module):
 
     def __init__(self, rate: float = 0.0) -> None:
         super().__init__()
-        self.rate = check_rate(rate, "token_drop_rate")
+        self.rate = checked_float("token_drop_rate", rate)
 
     def forward(self, x: Float[Tensor, "b n d"], num_prefix: int = 0) -> Float[Tensor, "b m d"]:
         if not self.training or self.rate == 0:

@@ -7,7 +7,7 @@ own options after it: ``PerformerAttention(context, num_features=128)``. ``layer
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from vitreous.layers.position import Grid
-from vitreous.options import Options, did_you_mean
+from vitreous.options import Named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +52,10 @@ def check_heads(dim: int, num_heads: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixer(Options, ABC):
+class Mixer(Named):
     """Options of a mixer. The three reasons say why it cannot serve somewhere; an empty one means that it can."""
 
-    name: ClassVar[str]
+    kind: ClassVar[str] = "mixer"
     no_prefix: ClassVar[str] = ""
     no_holes: ClassVar[str] = "it looks at neighbours on the grid"
     no_position: ClassVar[Mapping[str, str]] = {
@@ -87,18 +87,7 @@ class Mixer(Options, ABC):
         return values[min(context.stage, len(values) - 1)]
 
     @classmethod
-    def given(cls, name: str, value: Any) -> Any:
-        """A mixer by its name, its options, or their JSON."""
-        if isinstance(value, cls):
-            return value
+    def table(cls) -> Mapping[str, Mixer]:
         from vitreous.layers.mixers import MIXERS  # here, since the table imports all mixers and they this file
 
-        options: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {"mixer": value}
-        kind = options.pop("mixer", None)
-        if kind not in MIXERS:
-            raise ValueError(f"{name} must be a mixer's name or options, got {kind!r}{did_you_mean(str(kind), MIXERS)}")
-        found: Any = MIXERS[kind].override(**options)
-        return cls.given(name, found)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"mixer": self.name, **super().to_json()}
+        return MIXERS

@@ -26,7 +26,6 @@ from vitreous.layers.init import init_vit
 from vitreous.layers.patch import PatchEmbed
 from vitreous.models.family import Family, Paper
 from vitreous.models.vit import SIZES, ViT, ViTConfig
-from vitreous.options import checked
 
 WIDTHS = (64, 256, 512, 1024, 2048)  # of the root and of each stage
 
@@ -37,8 +36,6 @@ class HybridConfig(ViTConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.stem_depths is not None:
-            object.__setattr__(self, "stem_depths", checked("stem_depths", self.stem_depths, tuple[int, ...]))
         if self.stem != "patch":
             raise ValueError(f"the stem of a hybrid is its ResNet, got stem={self.stem!r}; set stem_depths instead")
         if len(self.stem_depths or ()) >= len(WIDTHS):

@@ -14,6 +14,8 @@ from vitreous.models import find_config
 from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
+from vitreous.train.optim import AdamW
+from vitreous.train.schedule import Cosine
 
 recipe = Recipe(
     model=find_config("deit_tiny_16").override(image_size=64),
@@ -23,10 +25,9 @@ recipe = Recipe(
     train=TrainConfig(
         epochs=3,
         batch_size=128,
-        lr=5e-4,
-        weight_decay=0.05,
+        optimizer=AdamW(lr=5e-4, weight_decay=0.05),
+        schedule=Cosine(warmup=0.1),
         layer_decay=0.75,
-        warmup=0.1,
         ema=0.99,
         evaluate_every=0,
         checkpoint_every=200,

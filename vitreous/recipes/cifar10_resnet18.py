@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from vitreous.models import find_config
 from vitreous.recipes.cifar10_vit import recipe as vit
+from vitreous.train.optim import SGD
+from vitreous.train.schedule import Cosine
 
 recipe = replace(
     vit,
     model=find_config("resnet18").override(image_size=32, stem="small"),
-    train=replace(
-        vit.train, epochs=2, optimiser="sgd", lr=0.1, weight_decay=5e-4, schedule="cosine", warmup=0.2, clip=0.0
-    ),
+    train=vit.train.override(epochs=2, optimizer=SGD(lr=0.1, weight_decay=5e-4), schedule=Cosine(warmup=0.2), clip=0.0),
 )

@@ -14,6 +14,8 @@ from vitreous.models.vit import ViTConfig
 from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
+from vitreous.train.optim import Muon
+from vitreous.train.schedule import Linear
 
 recipe = Recipe(
     model=ViTConfig(
@@ -34,12 +36,8 @@ recipe = Recipe(
     train=TrainConfig(
         epochs=5,
         batch_size=128,
-        optimiser="muon",
-        muon_lr=0.02,
-        lr=2e-3,
-        weight_decay=0.02,
-        schedule="linear",
-        warmup=0.1,
+        optimizer=Muon(lr=2e-3, matrix_lr=0.02, weight_decay=0.02),
+        schedule=Linear(warmup=0.1),
         ema=0.99,
         evaluate_every=0,
         checkpoint_every=400,

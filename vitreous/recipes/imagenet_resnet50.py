@@ -10,6 +10,8 @@ from vitreous.models import find_config
 from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
+from vitreous.train.optim import SGD
+from vitreous.train.schedule import Steps
 
 recipe = Recipe(
     model=find_config("resnet50"),
@@ -19,12 +21,8 @@ recipe = Recipe(
     train=TrainConfig(
         epochs=90,
         batch_size=256,
-        optimiser="sgd",
-        lr=0.1,
-        momentum=0.9,
-        weight_decay=1e-4,
-        schedule="steps",
-        warmup=0.0,
+        optimizer=SGD(lr=0.1, momentum=0.9, weight_decay=1e-4),
+        schedule=Steps(warmup=0.0),
         clip=0.0,
     ),
 )

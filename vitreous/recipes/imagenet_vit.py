@@ -10,6 +10,8 @@ from vitreous.models import find_config
 from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
+from vitreous.train.optim import AdamW
+from vitreous.train.schedule import Cosine
 
 recipe = Recipe(
     model=find_config("vit_base_16").override(drop_path_rate=0.1, init="deit"),
@@ -17,6 +19,12 @@ recipe = Recipe(
     augment=Augment(crop="resized", crop_scale=(0.08, 1.0), randaugment_ops=2, erase_rate=0.25, mixup=0.8, cutmix=1.0),
     task=Classify(smoothing=0.1),
     train=TrainConfig(
-        epochs=300, batch_size=4096, lr=1e-3, weight_decay=0.05, warmup=10 / 300, clip=1.0, ema=0.9999, compile=True
+        epochs=300,
+        batch_size=4096,
+        optimizer=AdamW(lr=1e-3, weight_decay=0.05),
+        schedule=Cosine(warmup=10 / 300),
+        clip=1.0,
+        ema=0.9999,
+        compile=True,
     ),
 )

@@ -11,6 +11,7 @@ from vitreous.models.vit import ViTConfig
 from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
+from vitreous.train.optim import Muon
 
 recipe = Recipe(
     model=ViTConfig(
@@ -29,6 +30,6 @@ recipe = Recipe(
     augment=Augment(crop="none", flip_rate=0.0),
     task=Classify(),
     train=TrainConfig(
-        steps=1600, batch_size=32, optimiser="muon", muon_lr=0.02, lr=2e-3, evaluate_every=0, checkpoint_every=400
+        steps=1600, batch_size=32, optimizer=Muon(lr=2e-3, matrix_lr=0.02), evaluate_every=0, checkpoint_every=400
     ),
 )

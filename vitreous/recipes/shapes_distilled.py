@@ -13,11 +13,12 @@ from vitreous.recipes.quickstart import recipe as teacher
 from vitreous.runs.recipe import DataConfig
 from vitreous.tasks.distill import Distill
 from vitreous.train.config import TrainConfig
+from vitreous.train.optim import Muon
 
 recipe = replace(
     teacher,
     model=teacher.model.override(dim=32, depth=2, num_heads=2),
     data=DataConfig("shapes", limit=4_000),
     task=Distill(teacher="runs/quickstart/model.safetensors", weight=0.9, temperature=2.0),
-    train=TrainConfig(epochs=10, batch_size=32, optimiser="muon", lr=2e-3, evaluate_every=0),
+    train=TrainConfig(epochs=10, batch_size=32, optimizer=Muon(lr=2e-3), evaluate_every=0),
 )

@@ -17,6 +17,7 @@ from vitreous.models.base import Config
 from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
+from vitreous.train.optim import Muon
 
 #: By title, as the records at the end of the model files have them.
 SHRUNK: dict[str, Config] = {title: config for family in FAMILIES.values() for title, config in family.shrunk.items()}
@@ -26,5 +27,5 @@ recipe = Recipe(
     data=DataConfig("shapes"),
     augment=Augment(crop="none", flip_rate=0.0),
     task=Classify(),
-    train=TrainConfig(steps=1000, batch_size=32, optimiser="muon", muon_lr=0.02, lr=2e-3, evaluate_every=0),
+    train=TrainConfig(steps=1000, batch_size=32, optimizer=Muon(lr=2e-3, matrix_lr=0.02), evaluate_every=0),
 )

@@ -10,6 +10,7 @@ from vitreous.models.vit import ViTConfig
 from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.tasks.segment import Segment
 from vitreous.train.config import TrainConfig
+from vitreous.train.optim import Muon
 
 recipe = Recipe(
     model=SegmenterConfig(
@@ -30,7 +31,5 @@ recipe = Recipe(
     data=DataConfig("shapes"),
     augment=Augment(crop="pad", pad=4, flip_rate=0.5),
     task=Segment(),
-    train=TrainConfig(
-        steps=3000, batch_size=32, optimiser="muon", muon_lr=0.02, lr=2e-3, evaluate_every=0, checkpoint_every=400
-    ),
+    train=TrainConfig(steps=3000, batch_size=32, optimizer=Muon(lr=2e-3), evaluate_every=0, checkpoint_every=400),
 )

@@ -22,6 +22,8 @@ from vitreous.tasks.base import Task
 from vitreous.tasks.classify import Classify
 from vitreous.tasks.multilabel import MultiLabel
 from vitreous.train.config import TrainConfig
+from vitreous.train.optim import AdamW, Muon
+from vitreous.train.schedule import Cosine
 from vitreous.weights.files import read
 from vitreous.weights.published import PUBLISHED
 
@@ -134,15 +136,15 @@ def choose_training(number: int, pretrained: bool, config: Config, choices: list
     epochs = float(np.clip(round(seen / number), 3, 30 if pretrained else 100))
     choices.append(Choice("length", f"{epochs:g} epochs", f"it then sees about {number * epochs:,.0f} pictures"))
     steps = epochs * max(1, number // batch)
-    common = TrainConfig(batch_size=batch, epochs=epochs, warmup=0.1, ema=0.99 if steps >= 600 else 0.0)
+    common = TrainConfig(batch_size=batch, epochs=epochs, schedule=Cosine(warmup=0.1), ema=0.99 if steps >= 600 else 0.0)
     if pretrained:
         lr = 5e-4 * batch / 128
         choices.append(Choice("rate", f"{lr:.1e}, layer decay 0.75", "early layers need to change least"))
-        return replace(common, lr=lr, layer_decay=0.75)
+        return common.override(optimizer=AdamW(lr=lr), layer_decay=0.75)
     choices.append(
-        Choice("optimiser", "Muon, with AdamW for what is no matrix", "it is made to learn fast on small budgets")
+        Choice("optimizer", "Muon, with AdamW for what is no matrix", "it is made to learn fast on small budgets")
     )
-    return replace(common, optimiser="muon", lr=2e-3, muon_lr=0.02)
+    return common.override(optimizer=Muon(lr=2e-3, matrix_lr=0.02))
 
 
 def choose_augmentation(data: Dataset, config: Config, pretrained: bool, choices: list[Choice]) -> Augment:

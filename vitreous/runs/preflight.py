@@ -13,6 +13,7 @@ from vitreous.data.folder import Files
 from vitreous.data.memory import Decoded
 from vitreous.runs.recipe import Recipe
 from vitreous.runs.prepare import Prepared
+from vitreous.train.optim import SGD, AdamW, Muon
 
 FEWEST_TOKENS = 16
 HASHED_PICTURES = 20_000
@@ -45,24 +46,25 @@ def too_few_tokens(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
 
 
 def no_warmup(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
-    if recipe.train.warmup == 0 and recipe.train.optimiser != "sgd" and recipe.train.freeze_blocks != -1:
+    config = recipe.train
+    if config.schedule.warmup == 0 and not isinstance(config.optimizer, SGD) and config.freeze_blocks != -1:
         yield Finding(
             "no warm-up: transformers often diverge, or end worse, when they start at the full rate",
-            "use --train.warmup 0.05",
+            "use --train.schedule.warmup 0.05",
         )
 
 
 def rate_too_high(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
-    config = recipe.train
-    if config.optimiser == "sgd" or config.freeze_blocks == -1:
+    config, lr = recipe.train, recipe.train.optimizer.lr
+    if not isinstance(config.optimizer, AdamW | Muon) or config.freeze_blocks == -1:
         return
-    if recipe.weights and config.lr > 1e-3 * config.batch_size / 256 * 2:
+    if recipe.weights and lr > 1e-3 * config.batch_size / 256 * 2:
         yield Finding(
-            f"a rate of {config.lr:g} for a batch of {config.batch_size} soon overwrites what the weights know",
-            f"fine-tune with --train.lr {1e-3 * config.batch_size / 256:.2g} and --train.layer-decay 0.75",
+            f"a rate of {lr:g} for a batch of {config.batch_size} soon overwrites what the weights know",
+            f"fine-tune with --train.optimizer.lr {1e-3 * config.batch_size / 256:.2g} and --train.layer-decay 0.75",
         )
-    elif config.lr > 1e-2:
-        yield Finding(f"a rate of {config.lr:g} makes AdamW diverge", "use --train.lr 1e-3")
+    elif lr > 1e-2:
+        yield Finding(f"a rate of {lr:g} makes AdamW diverge", "use --train.optimizer.lr 1e-3")
 
 
 def odd_normalisation(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:

@@ -9,13 +9,13 @@ import importlib
 import importlib.util
 import os
 import pkgutil
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from vitreous.data.augment import Augment
 from vitreous.models.base import ModelConfig
-from vitreous.options import did_you_mean
+from vitreous.options import Count, Options, Rate, did_you_mean
 from vitreous.tasks.base import Task
 from vitreous.tasks.classify import Classify
 from vitreous.tasks.distill import Distill
@@ -23,13 +23,14 @@ from vitreous.train.config import TrainConfig
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Options):
     source: str = "shapes"  # a folder, CSV file, shards, CIFAR's folder, or shapes | digits
-    valid_share: float = 0.1  # of each class held out where the data has no validation split; 0: none
+    _: KW_ONLY
+    valid_share: Rate = 0.1  # of each class held out where the data has no validation split; 0: none
     valid: Literal["valid", "test"] = "valid"  # which split the run is measured on
-    memory: Literal["auto", "yes", "no"] = "auto"  # pictures decoded once and kept as bytes
-    limit: int = 0  # only the first pictures of each split, when positive
-    seed: int = 0  # of the held-out part
+    memory: Literal["auto", "yes", "no"] = "auto"  # images decoded once and kept as bytes
+    limit: Count = 0  # only the first images of each split, when positive
+    seed: Count = 0  # of the held-out part
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         model = {"family": type(self.model).__name__, **self.model.to_json()}
-        parts = {name: asdict(getattr(self, name)) for name in ("data", "augment", "train")}
+        parts = {"data": self.data.to_json(), "augment": asdict(self.augment), "train": self.train.to_json()}
         return {"model": model, **parts, "task": self.task.to_json(), "weights": self.weights}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,10 @@ from vitreous.runs.record import write_record
 from vitreous.train.loop import Outcome, Trainer
 from vitreous.train.parallel import World, join
 from vitreous.weights.files import write_atomically
+
+#: Settings that a resumed run may change: those that change nothing that is learned, and the cures of a diverged run.
+FREE = {f"train.{name}" for name in ("device", "workers", "log_every", "keep", "checkpoint_every", "parallel", "clip")}
+FREE |= {"train.optimizer.lr", "train.optimizer.matrix_lr", "train.schedule.warmup"}
 
 
 def train(recipe: Recipe | str, output: str | os.PathLike[str] = "", *, resume: bool = False) -> Outcome:
@@ -70,16 +75,26 @@ def is_run(folder: Path) -> bool:
 
 
 def compare(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
-    free = {"device", "workers", "log_every", "keep", "checkpoint_every", "parallel"}  # change nothing that is learned
-    free |= {"lr", "muon_lr", "warmup", "clip"}  # what one changes when a run diverges
-    for part, values in now.items():
-        old = before.get(part)
-        if isinstance(values, dict) and isinstance(old, dict):
-            changed = [f"{part}.{name}" for name in values if old.get(name) != values[name] and name not in free]
+    """Refuse to resume with settings that change what is learned, and tell which."""
+    old, new = dict(flat(before)), dict(flat(now))
+    changed = [
+        f"{name} was {old.get(name, 'not set')}, is {value}"
+        for name, value in new.items()
+        if old.get(name) != value and name not in FREE
+    ]
+    if changed:
+        more = f"; and {len(changed) - 3} more" if len(changed) > 3 else ""
+        raise ValueError(
+            f"{folder} was started with other settings ({'; '.join(changed[:3])}{more}); resume with the same ones, or "
+            "start anew in another --output"
+        )
+
+
+def flat(settings: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings by dotted names; the kind of a mixer or an optimizer goes by the name of the whole."""
+    for name, value in settings.items():
+        whole = above.removesuffix(".") if above.endswith(f".{name}.") else f"{above}{name}"
+        if isinstance(value, dict):
+            yield from flat(value, f"{whole}.")
         else:
-            changed = [part] if values != old else []
-        if changed:
-            raise ValueError(
-                f"{folder} was started with other settings ({changed[0]} differs); resume with the same ones, or start "
-                "anew in another --output"
-            )
+            yield whole, value

@@ -34,10 +34,9 @@ from vitreous.train.ema import Average
 from vitreous.train.log import RunLog
 from vitreous.train.measure import Measured, measure
 from vitreous.train.meter import RunMeter, describe
-from vitreous.train.optim import freeze, optimisers, rest, set_rate
+from vitreous.train.optim import freeze, learners, rest, set_rate
 from vitreous.train.outside import autocast, checkpoint_blocks, choose_precision, compile_blocks
 from vitreous.train.parallel import World, spread, whole
-from vitreous.train.schedule import rate
 from vitreous.weights.files import read, save
 
 
@@ -101,8 +100,6 @@ class Trainer:
 
     def apply_from_outside(self) -> None:
         config = self.config
-        if config.parallel == "fsdp" and config.optimiser == "muon":
-            raise ValueError("muon needs whole matrices, which fsdp divides; choose train.optimiser adamw, or ddp")
         freeze(self.model, config.freeze_blocks)
         shorten_last_block(self.model)
         if config.checkpoint_activations:
@@ -112,7 +109,8 @@ class Trainer:
         self.objective = self.task.start(self.model.spec, self.world.device)
         self.forward = spread(OutputsOf(self.model), self.world, config.parallel)
         on_mps = self.world.device == "mps"
-        self.optimisers = optimisers(self.model, config, fused=config.parallel == "ddp" and not on_mps)
+        fused = config.parallel == "ddp" and not on_mps
+        self.optimizers = config.optimizer.build(learners(self.model, config.layer_decay), fused=fused)
 
     # One run
 
@@ -137,10 +135,8 @@ class Trainer:
         torch.manual_seed(self.noise_seed(step))
         self.model.train()
         rest(self.model)
-        share = rate(
-            step, self.total, warmup=round(config.warmup * self.total), kind=config.schedule, final=config.final_lr
-        )
-        set_rate(self.optimisers, share)
+        share = config.schedule.rate(step, self.total)
+        set_rate(self.optimizers, share)
         loss = torch.zeros((), device=self.world.device)
         for index, part in enumerate(parts, start=1):
             with self.no_sync(index < len(parts)), autocast(self.precision, self.world.device):
@@ -151,11 +147,11 @@ class Trainer:
             with torch.no_grad():
                 meter.saw(losses | self.objective.monitor(outputs, part), 1 / len(parts))
         norm = self.clip()
-        meter.learned(norm, share * config.lr)
+        meter.learned(norm, share * config.optimizer.lr)
         self.check(step, loss, norm)
-        for optimiser in self.optimisers:
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         if config.parallel == "fsdp":
             self.world.agree_on_buffers(self.model)
         if self.average:
@@ -183,7 +179,8 @@ class Trainer:
             where = f"the last good checkpoint is {kept.stem}" if kept else "no checkpoint was written yet"
             raise Diverged(
                 f"at step {step + 1} the loss is {loss.item():g} and the gradient's length {norm.item():g}; {where} in "
-                f"{self.checkpoints.folder}. Resume with a lower train.lr, a longer train.warmup or train.clip 1"
+                f"{self.checkpoints.folder}. Resume with a lower train.optimizer.lr, a longer train.schedule.warmup or "
+                "train.clip 1"
             )
 
     # Around the steps
@@ -220,7 +217,7 @@ class Trainer:
         return saved is not None
 
     def state(self) -> dict[str, Tensor]:
-        state = state_of(self.model, self.average.values if self.average else {}, self.optimisers)
+        state = state_of(self.model, self.average.values if self.average else {}, self.optimizers)
         return state | {"best": torch.tensor(self.best, dtype=torch.float64)}
 
     def restore(self) -> tuple[int, float]:
@@ -229,7 +226,7 @@ class Trainer:
         if newest is None:
             return 0, 0.0
         contents = self.checkpoints.contents(newest)
-        remember(self.model, self.optimisers, contents)
+        remember(self.model, self.optimizers, contents)
         wanted = self.state()
         shapes = {name: tuple(value.shape) for name, value in wanted.items()}
         if different := sorted(name for name in {**shapes, **contents} if shapes.get(name) != contents.get(name)):

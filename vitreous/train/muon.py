@@ -32,7 +32,7 @@ def orthogonal(matrix: Tensor) -> Tensor:
     return (x.mT if tall else x).reshape(matrix.shape)
 
 
-class Muon(torch.optim.Optimizer):
+class MuonStep(torch.optim.Optimizer):
     def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, weight_decay: float = 0.0) -> None:
         super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
 

@@ -1,25 +1,31 @@
-"""Which parameters learn, how fast, and with how much decay; one optimiser or two.
+"""Which parameters learn, how fast, with how much decay, and by which optimizer.
 
 Only the weights of linear layers and convolutions decay: not biases, norms, tokens and positions. With layer-wise
 decay the learning rate of block i of n is lr · decay^(n − i), the stem's the smallest and the classifier's whole.
+
+An optimizer is chosen like a mixer: by name, by its options, or by their JSON. A new one is a class with ``build`` and
+one word in ``OPTIMIZERS``.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from vitreous.models.base import Model
-from vitreous.train.config import TrainConfig
-from vitreous.train.muon import Muon
+from vitreous.options import Named, Positive, Rate, Share
+from vitreous.train.muon import MuonStep
 
 
 @dataclass(frozen=True)
 class Role:
-    """What an optimiser has to know of a parameter."""
+    """What an optimizer has to know of a parameter."""
 
     depth: int  # 0: before the first block; i: in block i or between it and the next; n + 1: after the last
     decays: bool
@@ -66,43 +72,106 @@ def rest(model: nn.Module) -> None:
             module.eval()
 
 
-def optimisers(model: Model, config: TrainConfig, *, fused: bool) -> list[torch.optim.Optimizer]:
-    """AdamW or SGD for all, or Muon for the matrices with AdamW for the rest; groups keep their highest rate."""
-    groups: dict[tuple[bool, bool, float], list[Tensor]] = defaultdict(list)
-    num_blocks = len(model.blocks())
-    roles_of = roles(model)
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            role = roles_of[name]
-            use_muon = config.optimiser == "muon" and role.is_matrix
-            groups[use_muon, role.decays, config.layer_decay ** (num_blocks + 1 - role.depth)].append(parameter)
-    if not groups:
-        raise ValueError("nothing is left to train: every parameter is frozen; lower train.freeze_blocks")
+@dataclass(frozen=True)
+class Learner:
+    """A parameter that learns, and how: ``scale`` is its learning rate as a share of the optimizer's."""
 
-    def made(use_muon: bool, lr: float) -> list[dict[str, object]]:
+    parameter: Tensor
+    role: Role
+    scale: float
+
+
+def learners(model: Model, layer_decay: float) -> list[Learner]:
+    """Every parameter that is not frozen, in the model's order."""
+    last = len(model.blocks()) + 1
+    roles_of = roles(model)
+    found = [
+        Learner(parameter, roles_of[name], layer_decay ** (last - roles_of[name].depth))
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    ]
+    if not found:
+        raise ValueError("nothing is left to train: every parameter is frozen; lower train.freeze_blocks")
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(Named):
+    """Options of an optimizer. ``no_shards`` says why it cannot serve with fsdp; empty means that it can."""
+
+    kind: ClassVar[str] = "optimizer"
+    no_shards: ClassVar[str] = ""
+
+    lr: Positive = 1e-3  # the highest learning rate
+    weight_decay: float = 0.05
+
+    @classmethod
+    def table(cls) -> Mapping[str, Optimizer]:
+        return OPTIMIZERS
+
+    @abstractmethod
+    def build(self, learners: Sequence[Learner], *, fused: bool) -> list[torch.optim.Optimizer]:
+        """The optimizers that share these parameters; ``fused``: where torch may do it in one kernel."""
+
+    def groups(self, learners: Sequence[Learner], lr: float) -> list[dict[str, Any]]:
+        """Torch's groups: parameters that decay alike and learn at the same rate, which stays known as the highest."""
+        alike: dict[tuple[bool, float], list[Tensor]] = defaultdict(list)
+        for learner in learners:
+            alike[learner.role.decays, learner.scale].append(learner.parameter)
         return [
             {
                 "params": parameters,
                 "lr": lr * scale,
                 "highest": lr * scale,
-                "weight_decay": config.weight_decay if decays else 0.0,
+                "weight_decay": self.weight_decay if decays else 0.0,
             }
-            for (kind, decays, scale), parameters in groups.items()
-            if kind == use_muon
+            for (decays, scale), parameters in alike.items()
         ]
 
-    result: list[torch.optim.Optimizer] = []
-    if matrices := made(True, config.muon_lr):
-        result.append(Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay))
-    if others := made(False, config.lr):
-        if config.optimiser == "sgd":
-            result.append(torch.optim.SGD(others, lr=config.lr, momentum=config.momentum, nesterov=config.momentum > 0))
-        else:
-            result.append(torch.optim.AdamW(others, lr=config.lr, betas=config.betas, fused=fused))
-    return result
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(Optimizer):
+    name: ClassVar[str] = "adamw"
+    betas: tuple[Rate, Rate] = (0.9, 0.999)
+
+    def build(self, learners: Sequence[Learner], *, fused: bool) -> list[torch.optim.Optimizer]:
+        return [torch.optim.AdamW(self.groups(learners, self.lr), lr=self.lr, betas=self.betas, fused=fused)]
 
 
-def set_rate(optimisers: list[torch.optim.Optimizer], share: float) -> None:
-    for optimiser in optimisers:
-        for group in optimiser.param_groups:
+@dataclass(frozen=True, kw_only=True)
+class SGD(Optimizer):
+    name: ClassVar[str] = "sgd"
+    momentum: Share = 0.9  # Nesterov's; 0: none
+
+    def build(self, learners: Sequence[Learner], *, fused: bool) -> list[torch.optim.Optimizer]:
+        groups = self.groups(learners, self.lr)
+        return [torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=self.momentum > 0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Muon(Optimizer):
+    """Muon for the inner matrices, AdamW with ``lr`` and ``betas`` for everything else."""
+
+    name: ClassVar[str] = "muon"
+    no_shards: ClassVar[str] = "it needs whole matrices, which fsdp divides"
+    matrix_lr: Positive = 0.02  # the highest learning rate of the matrices
+    betas: tuple[Rate, Rate] = (0.9, 0.999)
+
+    def build(self, learners: Sequence[Learner], *, fused: bool) -> list[torch.optim.Optimizer]:
+        result: list[torch.optim.Optimizer] = []
+        if matrices := [learner for learner in learners if learner.role.is_matrix]:
+            groups = self.groups(matrices, self.matrix_lr)
+            result.append(MuonStep(groups, lr=self.matrix_lr, weight_decay=self.weight_decay))
+        if others := [learner for learner in learners if not learner.role.is_matrix]:
+            adam = AdamW(lr=self.lr, weight_decay=self.weight_decay, betas=self.betas)
+            result += adam.build(others, fused=fused)
+        return result
+
+
+OPTIMIZERS: dict[str, Optimizer] = {optimizer.name: optimizer for optimizer in (AdamW(), SGD(), Muon())}
+
+
+def set_rate(optimizers: Iterable[torch.optim.Optimizer], share: float) -> None:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
             group["lr"] = group["highest"] * share

@@ -63,8 +63,8 @@ MUTATIONS = [
     Mutation(
         "patch_size",
         "the learning rate never leaves zero",
-        "vitreous.train.loop:rate",
-        lambda rate: lambda *place, **settings: 0.0,
+        "vitreous.train.schedule:Schedule.rate",
+        lambda rate: lambda self, step, total: 0.0,
     ),
     Mutation(
         "training_ingredients", "blocks have no residual", "vitreous.layers.block:PreNormBlock.forward", no_residual

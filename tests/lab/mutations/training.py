@@ -104,20 +104,14 @@ MUTATIONS = [
     Mutation(
         "cosine_schedule",
         "a bare cosine that turns negative",
-        "vitreous.lab.claims.cosine_schedule:rate",
-        lambda original: (
-            lambda step, total, *, warmup: min(
-                (step + 1) / warmup, math.cos(math.pi * max(0, step - warmup) / (total - warmup))
-            )
-        ),
+        "vitreous.train.schedule:Cosine.decayed",
+        lambda original: lambda self, step, total, warmup: math.cos(math.pi * (step - warmup) / (total - warmup)),
     ),
     Mutation(
         "cosine_schedule",
         "the warm-up is counted as a part of the decay",
-        "vitreous.lab.claims.cosine_schedule:rate",
-        lambda original: (
-            lambda step, total, *, warmup: min((step + 1) / warmup, (1 + math.cos(math.pi * step / total)) / 2)
-        ),
+        "vitreous.train.schedule:Cosine.decayed",
+        lambda original: lambda self, step, total, warmup: (1 + math.cos(math.pi * step / total)) / 2,
     ),
     Mutation(
         "relative_bias",

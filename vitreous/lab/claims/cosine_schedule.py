@@ -11,7 +11,7 @@ from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import exactly
 from vitreous.lab.prediction import AtLeast, AtMost, Near
 from vitreous.lab.trial import Trial
-from vitreous.train.schedule import rate
+from vitreous.train.schedule import Cosine
 
 CLAIM = Claim(
     title="The cosine schedule",
@@ -43,7 +43,7 @@ def right(step: int) -> float:
 
 
 def library(step: int) -> float:
-    return rate(step, TOTAL, warmup=WARMUP)
+    return Cosine(warmup=WARMUP / TOTAL).rate(step, TOTAL)
 
 
 def left_over(epochs: int, period: int) -> float:

@@ -97,7 +97,7 @@ def rademacher(run: Trained, number: int, steps: int) -> float:
     images, model = learnt(run, number).images, initial(run)
     with seeded(run.recipe.train.seed):
         model.reset_head(1)
-    optimiser = torch.optim.Adam(model.parameters(), lr=run.recipe.train.lr)
+    optimiser = torch.optim.Adam(model.parameters(), lr=run.recipe.train.optimizer.lr)
     for _ in range(steps):
         loss = nn.functional.softplus(-signs * model(images)[:, 0]).mean()
         optimiser.zero_grad()
