@@ -30,7 +30,8 @@ import vitreous as vt
 from benchmarks.record import write_record
 from vitreous.data.scenes import TEST_SEED
 from vitreous.explain.attribution import Method, integrated_gradients, methods_for
-from vitreous.explain.faithfulness import Estimate, Table, score, trust
+from vitreous.explain.faithfulness import Estimate, Table, compare_methods, trust
+from vitreous.explain.score import class_score
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 SEED = 0
@@ -59,7 +60,7 @@ def judge_photos(weights: Path, name: str, photos: Path, *, number: int, steps: 
     model = vt.load(weights, model=name).eval()
     images, labels = read_photos(photos, number, vt.transforms(model))
     said = answers(model, images)
-    table = score(model, images, said, methods=methods(model), steps=steps, seed=SEED)
+    table = compare_methods(model, images, class_score(said), methods=methods(model), steps=steps, seed=SEED)
     return told(f"{name} on {number} photos", table, steps, (said == labels).double().mean().item())
 
 
@@ -72,7 +73,10 @@ def judge_scenes(run: Path, *, number: int, steps: int) -> dict[str, Any]:
     labels = torch.from_numpy(scenes.labels)
     right = (answers(model, images) == labels).double().mean().item()
     masks = torch.from_numpy(scenes.masks[:, 0])
-    table = score(model, images, labels, methods=methods(model), masks=masks, steps=steps, seed=SEED, batch_size=50)
+    score = class_score(labels)
+    table = compare_methods(
+        model, images, score, methods=methods(model), masks=masks, steps=steps, seed=SEED, batch_size=50
+    )
     area = masks.double().mean().item()
     return told(f"{type(model).__name__} on {number} scenes", table, steps, right) | {"subject_area": area}
 

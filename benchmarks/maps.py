@@ -22,6 +22,7 @@ from vitreous.draw.overlay import as_picture, blended
 from vitreous.draw.sheet import draw_sheet
 from vitreous.explain.attribution import cell_size, methods_for
 from vitreous.explain.faithfulness import on_cells, pointing
+from vitreous.explain.score import class_score
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 NUM_SCENES = 5
@@ -47,7 +48,7 @@ def main() -> None:
     masks = torch.from_numpy(scenes.masks[:, 0])[chosen]
     cell = cell_size(model, own.image_size)
     heats = {
-        name: on_cells(method(model, images, labels).detach(), own.image_size, cell)
+        name: on_cells(method(model, images, class_score(labels)).detach(), own.image_size, cell)
         for name, method in methods_for(model).items()
     }
     tiles = []

@@ -15,9 +15,9 @@ from vitreous.explain.attribution import (
     integrated_gradients,
     methods_for,
     occlusion,
-    scores,
 )
 from vitreous.explain.recorder import Attention
+from vitreous.explain.score import class_score, scores
 from vitreous.explain.trace import Trace
 
 WITHOUT_ATTENTION = {"resnet18", "convnext_atto", "poolformer_s12"}
@@ -25,6 +25,7 @@ WITHOUT_ATTENTION = {"resnet18", "convnext_atto", "poolformer_s12"}
 KINDS = {"vit_tiny_16", "swin_tiny", "pvt_v2_b0", "xcit_nano_12_16", "cvt_13", "mobilevit_xxs", "poolformer_s12"}
 FAMILIES = [pytest.param(name, marks=[pytest.mark.slow] * (name not in KINDS)) for name in SMALLEST]
 TARGETS = torch.tensor([1, 4])
+SCORE = class_score(TARGETS)
 
 
 def vit(**overrides):
@@ -40,17 +41,17 @@ def test_a_linear_model_by_hand():
     model, images = toy([2.0, 1.0, -1.0, 0.5], (4, 4)), torch.full((1, 1, 4, 4), 3.0)
     lost = torch.tensor([[6.0, 3.0], [-3.0, 1.5]])
     enlarged = lost.repeat_interleave(2, 0).repeat_interleave(2, 1)[None]
-    heat = occlusion(model, images, torch.tensor([1]), window=2)
+    heat = occlusion(model, images, class_score(torch.tensor([1])), window=2)
     assert torch.allclose(heat, enlarged)
-    heat = integrated_gradients(model, images, torch.tensor([1]), steps=1)
+    heat = integrated_gradients(model, images, class_score(torch.tensor([1])), steps=1)
     assert torch.allclose(heat, enlarged / 4)
-    assert not integrated_gradients(model, images, torch.tensor([0])).any()
+    assert not integrated_gradients(model, images, class_score(torch.tensor([0]))).any()
 
 
 def test_overlapping_windows_share_by_hand():
     """Three windows of two pixels over four: the pixels between belong to two of them and get the mean."""
     model, images = toy([4.0, 8.0], (2, 4)), torch.ones(1, 1, 2, 4)
-    heat = occlusion(model, images, torch.tensor([1]), window=2, stride=(2, 1))
+    heat = occlusion(model, images, class_score(torch.tensor([1])), window=2, stride=(2, 1))
     assert torch.allclose(heat[0], torch.tensor([4.0, 5.0, 7.0, 8.0]).expand(2, 4))
 
 
@@ -60,7 +61,7 @@ def test_occlusion_is_that_of_captum(window, stride):
     theirs = captum.attr.Occlusion(model).attribute(
         images, sliding_window_shapes=(3, *window), strides=(3, *stride), target=TARGETS, baselines=0.25
     )
-    ours = occlusion(model, images, TARGETS, window=window, stride=stride, baseline=torch.tensor(0.25), batch_size=5)
+    ours = occlusion(model, images, SCORE, window=window, stride=stride, baseline=torch.tensor(0.25), batch_size=5)
     assert error(ours, theirs[:, 0].detach()) < 1e-5
 
 
@@ -70,18 +71,18 @@ def test_integrated_gradients_are_those_of_captum(rule, name):
     theirs = captum.attr.IntegratedGradients(model).attribute(
         images, baselines=baseline, target=TARGETS, n_steps=5, method=name
     )
-    ours = integrated_gradients(model, images, TARGETS, steps=5, rule=rule, baseline=baseline, batch_size=3)
+    ours = integrated_gradients(model, images, SCORE, steps=5, rule=rule, baseline=baseline, batch_size=3)
     assert error(ours, theirs.sum(dim=1).detach()) < 1e-5
     other = {"gauss-legendre": "midpoint", "midpoint": "gauss-legendre"}[rule]
-    assert error(integrated_gradients(model, images, TARGETS, steps=5, rule=other, baseline=baseline), ours) > 1e-3
+    assert error(integrated_gradients(model, images, SCORE, steps=5, rule=other, baseline=baseline), ours) > 1e-3
 
 
 def test_integrated_gradients_are_complete():
     """A picture's heat sums to what the target's score has gained over the baseline; one step is not enough."""
     model, images = vit(), photos()
     with torch.no_grad():
-        gained = scores(model, images, TARGETS) - scores(model, torch.zeros_like(images), TARGETS)
-    sums = [integrated_gradients(model, images, TARGETS, steps=steps).sum(dim=(1, 2)) for steps in (1, 64)]
+        gained = scores(model, images, SCORE) - scores(model, torch.zeros_like(images), SCORE)
+    sums = [integrated_gradients(model, images, SCORE, steps=steps).sum(dim=(1, 2)) for steps in (1, 64)]
     assert error(sums[1], gained) < 1e-3
     assert error(sums[0], gained) > 1e-2
 
@@ -90,15 +91,15 @@ def test_integrated_gradients_are_complete():
 def test_a_picture_that_is_its_own_baseline_has_no_heat(method):
     """Up to rounding, which depends on how many pictures are computed at once."""
     model, images = vit().double(), photos().double()
-    usual = METHODS[method](model, images, TARGETS, baseline=torch.zeros_like(images))
-    assert METHODS[method](model, images, TARGETS, baseline=images).abs().max() < 1e-12 * usual.abs().max()
+    usual = METHODS[method](model, images, SCORE, baseline=torch.zeros_like(images))
+    assert METHODS[method](model, images, SCORE, baseline=images).abs().max() < 1e-12 * usual.abs().max()
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "random"])
 def test_a_picture_does_not_depend_on_its_batch(method):
     model, images = vit(), photos()
-    both = METHODS[method](model, images, TARGETS)
-    alone = METHODS[method](model, images[1:], TARGETS[1:])
+    both = METHODS[method](model, images, SCORE)
+    alone = METHODS[method](model, images[1:], class_score(TARGETS[1:]))
     assert error(both[1:], alone) < 1e-5
 
 
@@ -107,7 +108,7 @@ def test_class_attention_is_the_first_row_of_the_last_block():
     with vt.record(model) as trace:
         model(images)
     expected = trace["blocks.2"].weights[:, :, 0, 3:].mean(dim=1).reshape(2, 3, 5)
-    assert error(METHODS["class attention"](model, images, TARGETS), expected) < 1e-6
+    assert error(METHODS["class attention"](model, images, SCORE), expected) < 1e-6
 
 
 def test_pooled_cells_are_asked_instead_of_an_unread_class_token():
@@ -116,7 +117,7 @@ def test_pooled_cells_are_asked_instead_of_an_unread_class_token():
         model(images)
     weights = trace["blocks.2"].weights
     cells, unread = weights[:, :, 1:, 1:].mean(dim=(1, 2)), weights[:, :, 0, 1:].mean(dim=1)
-    heat = METHODS["class attention"](model, images, TARGETS).flatten(1)
+    heat = METHODS["class attention"](model, images, SCORE).flatten(1)
     assert error(heat, cells) < 1e-6
     assert error(heat, unread) > 1e-2
 
@@ -126,7 +127,7 @@ def test_mean_attention_counts_every_query_alike():
     with vt.record(model) as trace:
         model(images)
     expected = 16 * trace["blocks.2"].weights.mean(dim=(1, 2))[:, 1:].reshape(2, 3, 5)
-    assert error(METHODS["mean attention"](model, images, TARGETS), expected) < 1e-6
+    assert error(METHODS["mean attention"](model, images, SCORE), expected) < 1e-6
 
 
 def slow_rollout(model, images, targets):
@@ -148,10 +149,10 @@ def slow_rollout(model, images, targets):
 def test_rollouts_follow_all_layers_and_only_one_knows_the_class():
     model, images = vit(), photos()
     plain, weighted = slow_rollout(model, images, TARGETS)
-    assert error(METHODS["rollout"](model, images, TARGETS), plain) < 1e-5
-    assert error(METHODS["gradient rollout"](model, images, TARGETS), weighted) < 1e-5
-    assert error(METHODS["rollout"](model, images, TARGETS + 1), plain) < 1e-5
-    assert error(METHODS["gradient rollout"](model, images, TARGETS + 1), weighted) > 1e-2
+    assert error(METHODS["rollout"](model, images, SCORE), plain) < 1e-5
+    assert error(METHODS["gradient rollout"](model, images, SCORE), weighted) < 1e-5
+    assert error(METHODS["rollout"](model, images, class_score(TARGETS + 1)), plain) < 1e-5
+    assert error(METHODS["gradient rollout"](model, images, class_score(TARGETS + 1)), weighted) > 1e-2
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -161,7 +162,7 @@ def test_every_family_is_served_by_what_can_serve_it(name):
     assert set(METHODS) - set(found) == (set(OF_ATTENTION) if name in WITHOUT_ATTENTION else set())
     images, targets = torch.randn(2, 3, 64, 96), torch.tensor([0, 6])
     for method in set(found) & {*OF_ATTENTION, "random"}:
-        heat = METHODS[method](model, images, targets)
+        heat = METHODS[method](model, images, class_score(targets))
         assert heat.ndim == 3
         assert len(heat) == 2
         assert heat.shape[2] > heat.shape[1]
@@ -180,21 +181,21 @@ def test_early_stages_are_not_laid_out(monkeypatch):
 
     monkeypatch.setattr(Attention, "whole", watched)
     monkeypatch.setattr(Trace.each_whole, "__defaults__", (watched,))
-    assert METHODS["rollout"](tiny("swin_tiny"), torch.randn(1, 3, 64, 96), TARGETS[:1]).shape == (1, 2, 3)
+    assert METHODS["rollout"](tiny("swin_tiny"), torch.randn(1, 3, 64, 96), class_score(TARGETS[:1])).shape == (1, 2, 3)
     assert tokens == [6, 6]
 
 
 @pytest.mark.parametrize("method", OF_ATTENTION)
 def test_without_attention_the_reason_is_said(method):
     with pytest.raises(ValueError, match="has no attention"):
-        METHODS[method](tiny("resnet18"), torch.randn(1, 3, 64, 64), torch.tensor([0]))
+        METHODS[method](tiny("resnet18"), torch.randn(1, 3, 64, 64), class_score(torch.tensor([0])))
 
 
 def test_channels_that_attend_say_nothing_about_places():
     model = fill(vt.create_model("vit_tiny_16", depth=2, image_size=64, num_classes=7, mixer="covariance"))
     assert set(methods_for(model)) == {"occlusion", "integrated gradients", "random"}
     with pytest.raises(ValueError, match="in none of the recorded layers do tokens look at tokens"):
-        METHODS["rollout"](model, photos(), TARGETS)
+        METHODS["rollout"](model, photos(), SCORE)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -202,12 +203,12 @@ def test_the_model_is_left_as_it_was(method):
     """In training mode with dropout: explained at rest, and afterwards neither mode, gradients nor weights differ."""
     model, images = vit(drop_rate=0.5), photos()
     torch.manual_seed(1)
-    at_rest = METHODS[method](model, images, TARGETS)
+    at_rest = METHODS[method](model, images, SCORE)
     model.train()
     model.layers[1].eval()
     model.norm.weight.requires_grad_(False)
     torch.manual_seed(1)
-    first = METHODS[method](model, images, TARGETS)
+    first = METHODS[method](model, images, SCORE)
     assert torch.equal(first, at_rest)
     assert not first.requires_grad
     assert model.training
@@ -220,22 +221,26 @@ def test_the_model_is_left_as_it_was(method):
 def test_random_is_decided_by_the_seed():
     model, images = vit(), photos()
     torch.manual_seed(3)
-    first, second = METHODS["random"](model, images, TARGETS), METHODS["random"](model, images, TARGETS)
+    first, second = METHODS["random"](model, images, SCORE), METHODS["random"](model, images, SCORE)
     torch.manual_seed(3)
     assert first.shape == (2, 3, 5)
-    assert torch.equal(METHODS["random"](model, images, TARGETS), first)
+    assert torch.equal(METHODS["random"](model, images, SCORE), first)
     assert not torch.equal(first, second)
 
 
 BAD = [
-    (lambda m, x: occlusion(m, x, TARGETS, window=8, stride=9), "leaves gaps"),
-    (lambda m, x: occlusion(m, x, TARGETS, window=(0, 3)), "window must be a positive int"),
-    (lambda m, x: occlusion(m, x, torch.tensor([1, 7])), r"targets must lie in 0 … 6, got \[1, 7\]"),
-    (lambda m, x: integrated_gradients(m, x, torch.tensor([1])), r"one class number per picture, shape \(2,\)"),
-    (lambda m, x: METHODS["gradient rollout"](m, x, torch.tensor([0.0, 1.0])), "got torch.float32"),
-    (lambda m, x: integrated_gradients(m, x, TARGETS, steps=0), "at least 1 step"),
-    (lambda m, x: integrated_gradients(m, x, TARGETS, rule="simpson"), "'gauss-legendre' or 'midpoint', got 'simpson'"),
-    (lambda m, x: occlusion(vit(num_classes=0), x, TARGETS), "the model has no classes"),
+    (lambda m, x: occlusion(m, x, SCORE, window=8, stride=9), "leaves gaps"),
+    (lambda m, x: occlusion(m, x, SCORE, window=(0, 3)), "window must be a positive int"),
+    (lambda m, x: occlusion(m, x, class_score(torch.tensor([1, 7]))), r"targets must lie in 0 … 6, got \[1, 7\]"),
+    (lambda m, x: integrated_gradients(m, x, class_score(torch.tensor([1]))), "one class number per image: 2, got 1"),
+    (lambda m, x: METHODS["gradient rollout"](m, x, TARGETS), "score must be a function of the outputs"),
+    (
+        lambda m, x: occlusion(m, x, lambda outputs: outputs["class"]),
+        r"one number per image, got shape \(64, 7\)",
+    ),
+    (lambda m, x: integrated_gradients(m, x, SCORE, steps=0), "at least 1 step"),
+    (lambda m, x: integrated_gradients(m, x, SCORE, rule="simpson"), "'gauss-legendre' or 'midpoint', got 'simpson'"),
+    (lambda m, x: occlusion(vit(num_classes=0), x, SCORE), "the model has no classes"),
 ]
 
 
@@ -249,4 +254,4 @@ def test_random_orders_the_cells_that_are_hidden():
     """A map on the coarsest stride, enlarged, would be a smooth one and so an easy rival."""
     model, images = tiny("swin_tiny"), torch.randn(2, 3, 64, 96)
     assert cell_size(model, (64, 96)) == (8, 8)
-    assert METHODS["random"](model, images, torch.tensor([0, 1])).shape == (2, 8, 12)
+    assert METHODS["random"](model, images, class_score(torch.tensor([0, 1]))).shape == (2, 8, 12)

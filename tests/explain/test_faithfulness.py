@@ -17,15 +17,16 @@ from vitreous.explain.faithfulness import (
     bootstrap,
     cell_of,
     cell_size,
+    compare_methods,
     deletion,
     insertion,
     on_cells,
     pointing,
-    score,
     trust,
 )
+from vitreous.explain.score import class_score
 
-ONE = torch.tensor([1])
+ONE = class_score(torch.tensor([1]))
 WEIGHTS = [2.0, 1.0, -1.0, 0.5]
 HEAT = torch.tensor(WEIGHTS).reshape(1, 2, 2)
 
@@ -56,7 +57,9 @@ def test_insertion_by_hand():
 
 def test_the_target_decides_whose_probability_is_followed():
     model, images = four_cells()
-    one, zero = (deletion(model, images, torch.tensor([t]), HEAT, steps=4, baseline="grey") for t in (1, 0))
+    one, zero = (
+        deletion(model, images, class_score(torch.tensor([t])), HEAT, steps=4, baseline="grey") for t in (1, 0)
+    )
     assert torch.allclose(zero, 1 - one)
 
 
@@ -69,9 +72,9 @@ def test_steps_change_equal_shares_of_the_cells():
 def test_no_other_order_is_better_than_that_of_the_weights():
     model, images = four_cells()
     orders = torch.tensor(list(itertools.permutations([4.0, 3.0, 2.0, 1.0]))).reshape(24, 2, 2)
-    images, targets = images.expand(24, -1, -1, -1), ONE.expand(24)
-    falling = auc(deletion(model, images, targets, orders, steps=4, baseline="grey"))
-    rising = auc(insertion(model, images, targets, orders, steps=4, baseline="grey"))
+    images, score = images.expand(24, -1, -1, -1), class_score(torch.ones(24, dtype=torch.long))
+    falling = auc(deletion(model, images, score, orders, steps=4, baseline="grey"))
+    rising = auc(insertion(model, images, score, orders, steps=4, baseline="grey"))
     ideal = int((orders.flatten(1) == torch.tensor([4.0, 3.0, 1.0, 2.0])).all(dim=1).nonzero())
     assert falling.argmin() == ideal
     assert rising.argmax() == ideal
@@ -80,9 +83,11 @@ def test_no_other_order_is_better_than_that_of_the_weights():
 def test_batches_change_nothing():
     model = toy(torch.randn(6).tolist(), (4, 6))
     images, targets, heat = torch.randn(5, 1, 4, 6), torch.tensor([0, 1, 1, 0, 1]), torch.rand(5, 2, 3)
-    curves = [deletion(model, images, targets, heat, steps=3, batch_size=size) for size in (2, 64)]
+    curves = [deletion(model, images, class_score(targets), heat, steps=3, batch_size=size) for size in (2, 64)]
     assert torch.allclose(*curves)
-    alone = [deletion(model, *(part[i : i + 1] for part in (images, targets, heat)), steps=3) for i in range(5)]
+    alone = [
+        deletion(model, images[i : i + 1], class_score(targets[i : i + 1]), heat[i : i + 1], steps=3) for i in range(5)
+    ]
     assert torch.allclose(curves[0], torch.cat(alone))
 
 
@@ -165,14 +170,14 @@ def test_intervals():
     assert estimate.high - estimate.mean == pytest.approx(margin, rel=0.1)
 
 
-def perfect(model, images, targets):
+def perfect(model, images, score):
     """What each cell adds to the score; of the first class, whose logit is always 0, the opposite."""
     cells = model.features(images).maps[0].values[:, 0]
-    return cells * model.weights.detach().reshape(cells.shape[1:]) * (2 * targets - 1)[:, None, None]
+    return cells * model.weights.detach().reshape(cells.shape[1:]) * (2 * score.targets - 1)[:, None, None]
 
 
-def inverted(model, images, targets):
-    return -perfect(model, images, targets)
+def inverted(model, images, score):
+    return -perfect(model, images, score)
 
 
 def judged(number=20, **options):
@@ -181,7 +186,8 @@ def judged(number=20, **options):
     images = torch.rand(number, 1, 8, 8, generator=generator) + 0.5
     targets = torch.randint(0, 2, (number,), generator=generator)
     methods = {"perfect": perfect, "inverted": inverted, "idle": METHODS["random"], "occlusion": METHODS["occlusion"]}
-    return score(toy(weights.tolist(), (8, 8)), images, targets, methods=methods, **{"baseline": "grey"} | options)
+    model, score = toy(weights.tolist(), (8, 8)), class_score(targets)
+    return compare_methods(model, images, score, methods=methods, **{"baseline": "grey"} | options)
 
 
 def test_good_maps_are_judged_better_than_random_and_bad_ones_worse():
@@ -203,10 +209,10 @@ def test_good_maps_are_judged_better_than_random_and_bad_ones_worse():
 
 
 def test_faithfulness_is_the_area_between_the_curves_of_every_picture():
-    images, targets = torch.rand(3, 1, 4, 4) + 0.5, torch.tensor([1, 0, 1])
+    images, score = torch.rand(3, 1, 4, 4) + 0.5, class_score(torch.tensor([1, 0, 1]))
     model, heat = toy(WEIGHTS, (4, 4)), torch.rand(3, 2, 2)
-    values = score(model, images, targets, methods={"given": lambda *_: heat}, steps=3).values
-    falling, rising = (auc(curve(model, images, targets, heat, steps=3)).numpy() for curve in (deletion, insertion))
+    values = compare_methods(model, images, score, methods={"given": lambda *_: heat}, steps=3).values
+    falling, rising = (auc(curve(model, images, score, heat, steps=3)).numpy() for curve in (deletion, insertion))
     assert np.allclose(values["given"]["deletion"], falling)
     assert np.allclose(values["given"]["insertion"], rising)
     for measured in values.values():
@@ -266,7 +272,7 @@ def test_on_a_real_model_explanations_of_its_answers_beat_random():
     images = torch.stack([vt.transforms(model)(picture) for picture in pictures])
     targets = torch.tensor([class_of(name) for name in names])
     methods = {name: METHODS[name] for name in ("gradient rollout", "class attention")}
-    table = score(model, images, targets, methods=methods, steps=10)
+    table = compare_methods(model, images, class_score(targets), methods=methods, steps=10)
     assert table.verdict("gradient rollout") == table.verdict("class attention") == "better than random"
 
 
@@ -274,13 +280,13 @@ BAD = [
     ({"steps": 0}, "at least 1 step, got steps=0"),
     ({"baseline": "blurr"}, "no baseline 'blurr'; did you mean 'blur'"),
     ({"heat": HEAT * float("nan")}, "NaN"),
-    ({"targets": torch.tensor([2])}, "targets must lie in 0 … 1"),
+    ({"score": class_score(torch.tensor([2]))}, "targets must lie in 0 … 1"),
 ]
 
 
 @pytest.mark.parametrize(("change", "message"), BAD)
 def test_bad_input(change, message):
     model, images = four_cells()
-    given = {"targets": ONE, "heat": HEAT} | change
+    given = {"score": ONE, "heat": HEAT} | change
     with pytest.raises(ValueError, match=message):
-        deletion(model, images, given.pop("targets"), given.pop("heat"), **given)
+        deletion(model, images, given.pop("score"), given.pop("heat"), **given)

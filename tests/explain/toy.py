@@ -40,5 +40,17 @@ class Toy(Backbone):
         return []
 
 
+def dense(model):
+    """The same model with a head for every cell: its one output is ``masks`` (b, k, y, x), logits of the cells."""
+
+    def masks(images):
+        features = model.features(images)
+        cells = model.head(features.tokens[:, features.num_prefix :])
+        return {"masks": cells.transpose(1, 2).unflatten(2, features.grid)}
+
+    model.answers = masks
+    return model
+
+
 def toy(weights, image_size):
     return Toy(ToyConfig(image_size=image_size), weights)

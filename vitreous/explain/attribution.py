@@ -1,10 +1,10 @@
 """Which parts of a picture an answer rests on: ways to ask, each a heat map that is higher where it matters more.
 
-    heat = METHODS["gradient rollout"](model, images, targets)        (b, v, w)
+    heat = METHODS["gradient rollout"](model, images, class_score(targets))        (b, v, w)
 
 Attention says where information was fetched from, not what it was used for; occlusion and integrated gradients ask the
-model as a whole, attention or not. None of them is right by name: ``faithfulness.py`` measures which one to trust. The
-score that is explained is the target's logit, not its probability, which hardly moves where the model is sure.
+model as a whole, attention or not. None of them is right by name: ``faithfulness.py`` measures which one to trust. What
+is explained is a score of the outputs (``score.py``), such as the logit of a class.
 """
 
 from __future__ import annotations
@@ -15,54 +15,47 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.explain import measures, rollout
 from vitreous.explain.record import record
 from vitreous.explain.recorder import NoAttention
+from vitreous.explain.score import Score, check_score, outputs_of, scores, take
 from vitreous.explain.trace import Trace
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid
 from vitreous.models.base import Backbone
 from vitreous.spec import Size, pair
 
-Method = Callable[[Backbone, Tensor, Tensor], Tensor]
+Method = Callable[[Backbone, Tensor, Score], Tensor]
 Rule = Literal["gauss-legendre", "midpoint"]
 
 WINDOWS = 7  # each way, where occlusion is not told its window
 FEWEST_CELLS = 7  # each way, where a model's maps allow it
 
 
-def class_attention(
-    model: Backbone, images: Float[Tensor, "b c y x"], targets: Int[Tensor, " b"]
-) -> Float[Tensor, "b v w"]:
+def class_attention(model: Backbone, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, "b v w"]:
     """mean over heads of w(class, k) in the last block: what the token that is classified looks at."""
     look = attended(model, images)
     return rollout.class_attention(look.wholes[-1], look.grid, look.num_prefix, rows=look.rows).mean(dim=1)
 
 
-def mean_attention(
-    model: Backbone, images: Float[Tensor, "b c y x"], targets: Int[Tensor, " b"]
-) -> Float[Tensor, "b v w"]:
+def mean_attention(model: Backbone, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, "b v w"]:
     """n · mean over heads and queries of w(q, k) in the last block: what is looked at, whoever looks."""
     look = attended(model, images)
     return measures.mean_map(look.wholes[-1], look.grid, look.num_prefix)
 
 
-def attention_rollout(
-    model: Backbone, images: Float[Tensor, "b c y x"], targets: Int[Tensor, " b"]
-) -> Float[Tensor, "b v w"]:
+def attention_rollout(model: Backbone, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, "b v w"]:
     """The class token's row of ∏ ½ (A + I): attention followed back through the layers; knows no class."""
     look = attended(model, images)
     return rollout.relevance_map(rollout.rollout(look.wholes), look.grid, look.num_prefix, rows=look.rows)
 
 
-def gradient_rollout(
-    model: Backbone, images: Float[Tensor, "b c y x"], targets: Int[Tensor, " b"]
-) -> Float[Tensor, "b v w"]:
-    """The same with weights that count by how far they raise the target's score: mean over heads of (∇A ⊙ A)⁺."""
-    look = attended(model, images, targets)
+def gradient_rollout(model: Backbone, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, "b v w"]:
+    """The same with weights that count by how far they raise the score: mean over heads of (∇A ⊙ A)⁺."""
+    look = attended(model, images, score)
     relevance = rollout.gradient_rollout(look.raised)
     return rollout.relevance_map(relevance, look.grid, look.num_prefix, rows=look.rows, without_identity=True)
 
@@ -70,7 +63,7 @@ def gradient_rollout(
 def occlusion(
     model: Backbone,
     images: Float[Tensor, "b c y x"],
-    targets: Int[Tensor, " b"],
+    score: Score,
     *,
     window: int | Size | None = None,
     stride: int | Size | None = None,
@@ -84,7 +77,7 @@ def occlusion(
     edge. The baseline is the mean colour, which normalisation has made 0. What two places share it counts for neither:
     hiding one of two equal objects changes little.
     """
-    check_targets(model, images, targets)
+    check_score(score, model, len(images))
     size = (images.shape[2], images.shape[3])
     window = pair(window, "window") if window else grid_of(size, (WINDOWS, WINDOWS))
     stride = pair(stride, "stride") if stride else window
@@ -94,10 +87,10 @@ def occlusion(
     covers = windows(size, window, stride).to(images.device)
     with at_rest(model), torch.no_grad():
         drops = [
-            scores(model, torch.where(covers[place, None], hidden[image], images[image]), targets[image])
+            scores(model, torch.where(covers[place, None], hidden[image], images[image]), take(score, image))
             for image, place in pairs(len(images), len(covers), batch_size, images.device)
         ]
-        whole = scores(model, images, targets)
+        whole = scores(model, images, score)
     lost = whole[:, None] - torch.cat(drops).unflatten(0, (len(images), len(covers)))
     share = covers.to(images.dtype)
     return torch.einsum("bw, wyx -> byx", lost, share) / share.sum(dim=0)
@@ -106,7 +99,7 @@ def occlusion(
 def integrated_gradients(
     model: Backbone,
     images: Float[Tensor, "b c y x"],
-    targets: Int[Tensor, " b"],
+    score: Score,
     *,
     steps: int = 32,
     rule: Rule = "gauss-legendre",
@@ -119,19 +112,19 @@ def integrated_gradients(
     heat sums to score(x) − score(x′), up to the error of the rule with so many steps. The baseline is the mean colour,
     which normalisation has made 0; pixels of that very colour get no heat, whatever they mean.
     """
-    check_targets(model, images, targets)
+    check_score(score, model, len(images))
     start = torch.zeros_like(images) if baseline is None else baseline.expand_as(images)
     alphas, weights = (values.to(images) for values in quadrature(rule, steps))
     total = torch.zeros_like(images)
     with at_rest(model):
         for image, step in pairs(len(images), steps, batch_size, images.device):
             points = start[image] + alphas[step, None, None, None] * (images - start)[image]
-            slope = gradient(model, points, targets[image])
+            slope = gradient(model, points, take(score, image))
             total.index_add_(0, image, weights[step, None, None, None] * slope)
     return ((images - start) * total).sum(dim=1)
 
 
-def random(model: Backbone, images: Float[Tensor, "b c y x"], targets: Int[Tensor, " b"]) -> Float[Tensor, "b v w"]:
+def random(model: Backbone, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, "b v w"]:
     """Knows nothing: what every other method has to beat. ``torch.manual_seed`` decides it."""
     size = (images.shape[2], images.shape[3])
     return torch.rand(len(images), *grid_of(size, cell_size(model, size))).to(images.device)
@@ -164,27 +157,27 @@ class Attended(NamedTuple):
     """The blocks of the last stage that attends, first to last: how much every token takes from every other."""
 
     wholes: list[Float[Tensor, "b h n n"]]
-    raised: list[Float[Tensor, "b h n n"]]  # (∇A ⊙ A)⁺, where targets were given
+    raised: list[Float[Tensor, "b h n n"]]  # (∇A ⊙ A)⁺, where a score was given
     grid: Grid
     num_prefix: int
     rows: slice  # of the tokens that the classifier reads
 
 
-def attended(model: Backbone, images: Tensor, targets: Tensor | None = None) -> Attended:
-    """Attention as it was in a forward pass, with the gradients of the targets' scores where ``targets`` are given."""
-    with at_rest(model), record(model, gradients=targets is not None) as trace:
-        if targets is None:
+def attended(model: Backbone, images: Tensor, score: Score | None = None) -> Attended:
+    """Attention as it was in a forward pass, with the gradients of a ``score`` where one is given."""
+    with at_rest(model), record(model, gradients=score is not None) as trace:
+        if score is None:
             with torch.no_grad():
-                model(images)
+                outputs_of(model, images)
         else:
-            check_targets(model, images, targets)
+            check_score(score, model, len(images))
             with torch.enable_grad():
-                scores(model, images.detach(), targets).sum().backward()
+                scores(model, images.detach(), score).sum().backward()
     grid, num_prefix = trace.cells()
     stage, num_tokens = last_stage(trace, grid), num_prefix + grid[0] * grid[1]
     wholes, raised = (
         [layer for layer in found.values() if layer.shape[-1] == num_tokens]
-        for found in (stage.whole(), stage.raised() if targets is not None else {})
+        for found in (stage.whole(), stage.raised() if score is not None else {})
     )
     return Attended(wholes, raised, grid, num_prefix, trace.rows())
 
@@ -219,16 +212,11 @@ def at_rest(model: Backbone) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def scores(model: Backbone, images: Float[Tensor, "b c y x"], targets: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
-    """Each picture's logit of its own target."""
-    return model(images).gather(1, targets[:, None])[:, 0]
-
-
-def gradient(model: Backbone, images: Tensor, targets: Tensor) -> Float[Tensor, "b c y x"]:
+def gradient(model: Backbone, images: Tensor, score: Score) -> Float[Tensor, "b c y x"]:
     """d(score) / d(pixels)."""
     with torch.enable_grad():
         leaf = images.detach().requires_grad_()
-        return torch.autograd.grad(scores(model, leaf, targets).sum(), leaf)[0]
+        return torch.autograd.grad(scores(model, leaf, score).sum(), leaf)[0]
 
 
 def cell_size(model: Backbone, image_size: Size) -> Size:
@@ -237,19 +225,6 @@ def cell_size(model: Backbone, image_size: Size) -> Size:
         if min(grid_of(image_size, stride)) >= FEWEST_CELLS:
             return stride
     return min(model.strides)
-
-
-def check_targets(model: Backbone, images: Tensor, targets: Tensor) -> None:
-    num_classes = model.config.num_classes
-    if not num_classes:
-        raise ValueError("the model has no classes, so there is no answer to explain; load it with its head")
-    if targets.shape != (len(images),) or targets.is_floating_point():
-        raise ValueError(
-            f"targets must be one class number per picture, shape ({len(images)},); "
-            f"got {targets.dtype} of shape {tuple(targets.shape)}"
-        )
-    if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < num_classes:
-        raise ValueError(f"targets must lie in 0 … {num_classes - 1}, got {targets.tolist()}")
 
 
 def windows(size: Size, window: Size, stride: Size) -> Tensor:

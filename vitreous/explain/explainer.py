@@ -23,6 +23,7 @@ from vitreous.explain.lens import logit_lens
 from vitreous.explain.maps import Place, denormalized
 from vitreous.explain.parameters import first_filters, positions_of
 from vitreous.explain.record import plain
+from vitreous.explain.score import class_score, mean_logits, outputs_of
 from vitreous.models import MODELS
 from vitreous.models.base import Backbone
 from vitreous.options import did_you_mean
@@ -99,7 +100,7 @@ class Sitting:
 
     @torch.no_grad()
     def answer(self) -> Answer:
-        probabilities = self.net(self.image)[0].float().softmax(-1).cpu()
+        probabilities = mean_logits(outputs_of(self.net, self.image))[0].float().softmax(-1).cpu()
         number = int(probabilities.argmax()) if self.number is None else self.number
         return Answer(self.net.spec.labels, probabilities, number)
 
@@ -107,12 +108,12 @@ class Sitting:
         """A method's map of the picture, several for a method that throws dice, and how it fares."""
         self.tell(name)
         images = self.image.expand(times, -1, -1, -1)
-        targets = torch.full((times,), target, device=images.device)
+        score = class_score(torch.full((times,), target, device=images.device))
         size = (images.shape[2], images.shape[3])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            heat = on_cells(method(self.net, images, targets).detach().float(), size, cell_size(self.net, size))
-        curves = [curve(self.net, images, targets, heat, steps=self.steps) for curve in (deletion, insertion)]
+            heat = on_cells(method(self.net, images, score).detach().float(), size, cell_size(self.net, size))
+        curves = [curve(self.net, images, score, heat, steps=self.steps) for curve in (deletion, insertion)]
         return [Explained(*one) for one in zip(heat.cpu(), *(curve.cpu() for curve in curves), strict=True)]
 
     def layers(self, place: Place) -> dict[str, LayerSeen]:

@@ -1,7 +1,7 @@
 """Does an explanation point at what the model uses? Measured by taking that away, and by giving nothing else.
 
-    deletion       p(target) while cells are hidden, the most important first: the faster it falls, the better
-    insertion      p(target) while cells are shown on a hidden picture, the most important first: it should rise
+    deletion       p while cells are hidden, the most important first: the faster it falls, the better
+    insertion      p while cells are shown on a hidden picture, the most important first: it should rise
     faithfulness   area under insertion − area under deletion
     pointing       is the centre of the hottest cell on the object?
 
@@ -9,7 +9,7 @@ Curves as in "RISE", Petsiuk et al. 2018 (arXiv 1806.07421); pointing as in "Top
 Backprop", Zhang et al. 2016 (arXiv 1608.00507). Cells are hidden, not pixels, and the same cells for every method, so
 that a fine map has no advantage over a coarse one. A half-hidden picture is unlike any that the model has learned from,
 which moves every curve: so numbers mean little by themselves, and each method is compared with random on the same
-pictures. Probabilities are those of a softmax over the classes.
+pictures. p is the probability that a score speaks of (``score.py``): for a class, that of a softmax over the classes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.explain.attribution import METHODS, Method, at_rest, cell_size, check_targets, methods_for, pairs
+from vitreous.explain.attribution import METHODS, Method, at_rest, cell_size, methods_for, pairs
+from vitreous.explain.score import Score, check_score, probabilities, take
 from vitreous.layers.patch import grid_of
 from vitreous.models.base import Backbone
 from vitreous.options import did_you_mean
@@ -58,7 +59,7 @@ BASELINES: dict[str, Callable[[Tensor], Tensor]] = {"blur": blur, "grey": grey}
 def deletion(
     model: Backbone,
     images: Float[Tensor, "b c y x"],
-    targets: Int[Tensor, " b"],
+    score: Score,
     heat: Float[Tensor, "b v w"],
     *,
     steps: int = 20,
@@ -66,18 +67,18 @@ def deletion(
     cell: Size | None = None,
     batch_size: int = 64,
 ) -> Float[Tensor, "b points"]:
-    """pₖ = p(target | the k/steps most important cells hidden), k = 0 … steps; of equal cells the first goes first.
+    """pₖ = p(the k/steps most important cells hidden), k = 0 … steps; of equal cells the first goes first.
 
     ``cell`` is the size in pixels of what is hidden at a time; None takes that of :func:`cell_size`.
     """
     hidden = chosen_baseline(baseline)(images)
-    return curve(model, images, hidden, targets, heat, steps=steps, cell=cell, batch_size=batch_size)
+    return curve(model, images, hidden, score, heat, steps=steps, cell=cell, batch_size=batch_size)
 
 
 def insertion(
     model: Backbone,
     images: Float[Tensor, "b c y x"],
-    targets: Int[Tensor, " b"],
+    score: Score,
     heat: Float[Tensor, "b v w"],
     *,
     steps: int = 20,
@@ -85,9 +86,9 @@ def insertion(
     cell: Size | None = None,
     batch_size: int = 64,
 ) -> Float[Tensor, "b points"]:
-    """pₖ = p(target | only the k/steps most important cells shown), k = 0 … steps; otherwise as :func:`deletion`."""
+    """pₖ = p(only the k/steps most important cells shown), k = 0 … steps; otherwise as :func:`deletion`."""
     hidden = chosen_baseline(baseline)(images)
-    return curve(model, hidden, images, targets, heat, steps=steps, cell=cell, batch_size=batch_size)
+    return curve(model, hidden, images, score, heat, steps=steps, cell=cell, batch_size=batch_size)
 
 
 def auc(curve: Float[Tensor, "b points"]) -> Float[Tensor, " b"]:
@@ -198,10 +199,10 @@ def praise(table: Table, good: list[str]) -> str:
     )
 
 
-def score(
+def compare_methods(
     model: Backbone,
     images: Float[Tensor, "b c y x"],
-    targets: Int[Tensor, " b"],
+    score: Score,
     *,
     methods: Mapping[str, Method] | None = None,
     masks: Bool[Tensor, "b y x"] | None = None,
@@ -221,7 +222,7 @@ def score(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for chosen in torch.arange(len(images)).split(batch_size):
-            some, their = images[chosen], targets[chosen]
+            some, their = images[chosen], take(score, chosen)
             heats = {
                 n: on_cells(method(model, some, their), size, cell_size(model, size)) for n, method in given.items()
             }
@@ -233,15 +234,15 @@ def score(
 
 
 def areas(
-    model: Backbone, images: Tensor, targets: Tensor, heats: Mapping[str, Tensor], *, steps: int, baseline: str
+    model: Backbone, images: Tensor, score: Score, heats: Mapping[str, Tensor], *, steps: int, baseline: str
 ) -> dict[str, dict[str, Float[Tensor, " b"]]]:
     """The areas under both curves of every map. All curves share their ends, which are computed once."""
     hidden = chosen_baseline(baseline)(images)
-    whole, nothing = (probability(model, part, targets) for part in (images, hidden))
+    whole, nothing = (probability(model, part, score) for part in (images, hidden))
     found = {}
     for name, heat in heats.items():
-        falling = auc(curve(model, images, hidden, targets, heat, steps=steps, ends=(whole, nothing)))
-        rising = auc(curve(model, hidden, images, targets, heat, steps=steps, ends=(nothing, whole)))
+        falling = auc(curve(model, images, hidden, score, heat, steps=steps, ends=(whole, nothing)))
+        rising = auc(curve(model, hidden, images, score, heat, steps=steps, ends=(nothing, whole)))
         found[name] = {"deletion": falling, "insertion": rising, "faithfulness": rising - falling}
     return found
 
@@ -254,7 +255,7 @@ def curve(
     model: Backbone,
     before: Float[Tensor, "b c y x"],
     after: Float[Tensor, "b c y x"],
-    targets: Int[Tensor, " b"],
+    score: Score,
     heat: Float[Tensor, "b v w"],
     *,
     steps: int,
@@ -262,13 +263,13 @@ def curve(
     batch_size: int = 64,
     ends: tuple[Tensor, Tensor] | None = None,
 ) -> Float[Tensor, "b points"]:
-    """p(target) while cells change from ``before`` to ``after`` in ``steps`` equal parts, the hottest first.
+    """p while cells change from ``before`` to ``after`` in ``steps`` equal parts, the hottest first.
 
     ``ends`` are the first and the last column, where they are known already.
     """
     if steps < 1:
         raise ValueError(f"a curve needs at least 1 step, got steps={steps}")
-    first, last = ends or (probability(model, part, targets) for part in (before, after))
+    first, last = ends or (probability(model, part, score) for part in (before, after))
     size = (before.shape[2], before.shape[3])
     cell = cell or cell_size(model, size)
     ranks = ranked(on_cells(heat, size, cell).flatten(1))
@@ -278,16 +279,16 @@ def curve(
     for image, step in pairs(len(before), steps - 1, batch_size, before.device):
         gone = places[image] < changed[step + 1, None, None]
         mixed = torch.where(gone[:, None], after[image], before[image])
-        between.append(probability(model, mixed, targets[image]))
+        between.append(probability(model, mixed, take(score, image)))
     return torch.cat([first[:, None], torch.cat(between).reshape(len(before), -1), last[:, None]], dim=1)
 
 
 @torch.no_grad()
-def probability(model: Backbone, images: Float[Tensor, "b c y x"], targets: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
-    """p(target) of each picture."""
-    check_targets(model, images, targets)
+def probability(model: Backbone, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, " b"]:
+    """p of each picture, of the model at rest."""
+    check_score(score, model, len(images))
     with at_rest(model):
-        return model(images).softmax(dim=-1).gather(1, targets[:, None])[:, 0]
+        return probabilities(model, images, score)
 
 
 def cell_of(image_size: Size, cell: Size, device: torch.device | None = None) -> Int[Tensor, "y x"]:

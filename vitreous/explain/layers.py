@@ -17,6 +17,7 @@ from vitreous.explain.plain_numbers import listed
 from vitreous.explain.record import record
 from vitreous.explain.recorder import Attention
 from vitreous.explain.rollout import class_attention, relevance_map, rollout
+from vitreous.explain.score import outputs_of
 from vitreous.explain.trace import Trace
 from vitreous.layers.layout import Channels, Points
 from vitreous.layers.position import Grid
@@ -75,7 +76,7 @@ def see_layers(
 ) -> tuple[dict[str, LayerSeen], dict[str, str]]:
     """What was seen, by block, and why some blocks were left out; one block at a time is laid out."""
     with at_rest(model), record(model) as trace:
-        model(image)
+        outputs_of(model, image)
     seen: dict[str, LayerSeen] = {}
     reasons = {name: CHANNELS for name, attention in trace.items() if isinstance(attention.layout, Channels)}
     for block, attentions in trace.looking().items():
@@ -158,7 +159,7 @@ class Norms:
 @torch.no_grad()
 def see_norms(model: Backbone, image: Float[Tensor, "1 c y x"]) -> Norms:
     with at_rest(model), record(model, what="norms") as trace:
-        model(image)
+        outputs_of(model, image)
     return Norms(
         {name: lengths[0] for name, lengths in trace.norms.items()},
         {name: outliers(lengths)[0] for name, lengths in trace.norms.items()},

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitreous.explain.score import Outputs, mean_logits, outputs_of
 from vitreous.layers.cells import as_tokens
 from vitreous.models.base import Backbone
 
@@ -30,9 +31,12 @@ class Call(NamedTuple):
 
 
 @torch.no_grad()
-def logit_lens(model: Backbone, images: Float[Tensor, "b c y x"]) -> dict[str, Float[Tensor, "b k"]]:
-    """Answers by block, ``"blocks.3"`` for the fourth; that of the last block is the model's own, of all tokens.
+def logit_lens(
+    model: Backbone, images: Float[Tensor, "b c y x"], score: Callable[[Outputs], Tensor] = mean_logits
+) -> dict[str, Float[Tensor, "b ..."]]:
+    """Scores by block, ``"blocks.3"`` for the fourth; that of the last block is the model's own, of all tokens.
 
+    ``score`` is any function of the outputs: a :data:`Score` (b,), or by default the logits of all classes (b, k).
     Blocks before the last stage are left out. The blocks compute once: afterwards those up to i repeat what they gave,
     so that each further answer costs no more than stem and head. The model runs as it is: put it into evaluation mode
     first.
@@ -46,7 +50,7 @@ def logit_lens(model: Backbone, images: Float[Tensor, "b c y x"]) -> dict[str, F
     answers = {}
     for index in range(first_readable(calls), len(calls)):
         with forward_replaced(blocks, repeat_then_pass_on(calls[: index + 1])):
-            answers[f"blocks.{index}"] = model(images)
+            answers[f"blocks.{index}"] = score(outputs_of(model, images))
     return answers
 
 
@@ -59,7 +63,7 @@ def watch(model: Backbone, blocks: Sequence[nn.Module], images: Tensor) -> list[
 
     hooks = [block.register_forward_hook(keep) for block in dict.fromkeys(blocks)]
     try:
-        model(images)
+        outputs_of(model, images)
     finally:
         for hook in hooks:
             hook.remove()

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from vitreous.explain import measures
 from vitreous.explain.attribution import METHODS
-from vitreous.explain.faithfulness import score
+from vitreous.explain.faithfulness import compare_methods
+from vitreous.explain.score import class_score
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import Estimate, bootstrap, exactly
 from vitreous.lab.instruments.real import deit_tiny, pictures, traces
@@ -125,7 +126,7 @@ def about_the_class_token(model: ViT, trial: Trial) -> Iterator[Case]:
     with torch.no_grad():
         answers = model(images).argmax(dim=1)
     methods = {"class attention": METHODS["class attention"]}
-    table = score(model, images, answers, methods=methods, steps=trial.choose(4, 8))
+    table = compare_methods(model, images, class_score(answers), methods=methods, steps=trial.choose(4, 8))
     for measure, sign, name in (("deletion", -1, "lost sooner by hiding"), ("insertion", 1, "found sooner by showing")):
         gained = sign * (table.values["class attention"][measure] - table.values["random"][measure])
         yield Case(
