@@ -88,10 +88,10 @@ class Options:
 class Named(Options, ABC):
     """Settings chosen by name: ``"sgd"``, ``SGD(lr=0.1)`` and ``{"optimizer": "sgd", "lr": 0.1}`` are equivalent.
 
-    A base such as ``Optimizer`` has a ``kind``, which is the key in that JSON, and the :meth:`table` of names.
+    A base such as ``Optimizer`` has a ``key`` in that JSON, and the :meth:`table` of names.
     """
 
-    kind: ClassVar[str]
+    key: ClassVar[str]
     name: ClassVar[str]
 
     @classmethod
@@ -105,16 +105,16 @@ class Named(Options, ABC):
         if isinstance(value, cls):
             return value
         known = cls.table()
-        options: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {cls.kind: value}
-        chosen = options.pop(cls.kind, None)
+        options: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {cls.key: value}
+        chosen = options.pop(cls.key, None)
         if not isinstance(chosen, str) or chosen not in known:
-            article = "an" if cls.kind[0] in "aeiou" else "a"
+            article = "an" if cls.key[0] in "aeiou" else "a"
             near = did_you_mean(chosen, known) if isinstance(chosen, str) else f"; known: {', '.join(sorted(known))}"
-            raise ValueError(f"{name} must be {article} {cls.kind}'s name or options, got {chosen!r}{near}")
+            raise ValueError(f"{name} must be {article} {cls.key}'s name or options, got {chosen!r}{near}")
         return cls.given(name, known[chosen].override(**options))
 
     def to_json(self) -> dict[str, Any]:
-        return {self.kind: self.name, **super().to_json()}
+        return {self.key: self.name, **super().to_json()}
 
 
 def plain(value: Any) -> Any:

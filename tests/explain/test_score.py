@@ -12,13 +12,13 @@ from vitreous.explain.lens import logit_lens
 from vitreous.explain.score import (
     check_score,
     class_score,
-    mean_logits,
     outputs_of,
     probabilities,
     region_score,
     scores,
     take,
 )
+from vitreous.models.base import combine
 
 TARGETS = torch.tensor([1, 4])
 SCORE = class_score(TARGETS)
@@ -39,7 +39,7 @@ def test_a_class_score_is_the_logit_of_the_model_bit_for_bit(options):
     """Also of the mean of two heads, and as a probability."""
     model, images = vit(**options).eval(), photos()
     logits = model(images)
-    assert torch.equal(mean_logits(outputs_of(model, images)), logits)
+    assert torch.equal(combine(outputs_of(model, images)), logits)
     assert torch.equal(scores(model, images, SCORE), logits[[0, 1], TARGETS])
     assert torch.equal(probabilities(model, images, SCORE), logits.softmax(-1)[[0, 1], TARGETS])
 
@@ -61,7 +61,7 @@ def test_rows_of_a_score_are_those_images():
     masks = torch.rand(2, 3, 2, 2)
     region = region_score(torch.tensor([[[True, False]] * 2, [[False, True]] * 2]), 2)
     assert torch.equal(take(region, rows)({"masks": masks[rows]}), region({"masks": masks})[rows])
-    every = mean_logits
+    every = combine
     assert take(every, rows) is every
 
 
@@ -134,7 +134,7 @@ BAD = [
     (lambda m, x: scores(m, x, region_score(REGION, 0)), "needs the output 'masks', the model gives class"),
     (lambda m, x: scores(dense(m), x, region_score(REGION, 7)), "class_index must lie in 0 … 6, got 7"),
     (lambda m, x: scores(dense(m), x, region_score(REGION[:, :2], 0)), "2×5 pixels, the model's masks have 3×5"),
-    (lambda m, x: scores(m, x, mean_logits), r"one number per image, got shape \(2, 7\) for 2 images"),
+    (lambda m, x: scores(m, x, combine), r"one number per image, got shape \(2, 7\) for 2 images"),
 ]
 
 

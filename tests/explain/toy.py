@@ -43,12 +43,12 @@ class Toy(Backbone):
 def dense(model):
     """The same model with a head for every cell: its one output is ``masks`` (b, k, y, x), logits of the cells."""
 
-    def masks(images):
-        features = model.features(images)
+    def masks(inputs):
+        features = model.features(inputs.images)
         cells = model.head(features.tokens[:, features.num_prefix :])
         return {"masks": cells.transpose(1, 2).unflatten(2, features.grid)}
 
-    model.answers = masks
+    model.outputs = masks
     return model
 
 

@@ -45,7 +45,7 @@ def evaluate(
         output: A JSON file for the numbers.
     """
     net = load(weights, model=model)
-    dataset = open_split(data, split, net.config.image_size, target=targets_of(decoder_of(net.spec)()))
+    dataset = open_split(data, split, net.config.image_size, target=targets_of(decoder_of(net.spec)))
     results = []
     for side in image_size or (None,):
         with Progress(console=err, transient=True) as bar:

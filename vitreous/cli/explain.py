@@ -19,7 +19,7 @@ from vitreous.data.pictures import BadPicture, find_pictures
 from vitreous.explain.explainer import choose_methods, class_number
 from vitreous.explain.explainer import portrait as portrait_of
 from vitreous.explain.explanation import Portrait
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model
 from vitreous.pages.explanation import Entry, write_index, write_page
 from vitreous.pages.explanation_sections import verdict
 from vitreous.weights.files import write_atomically
@@ -77,7 +77,7 @@ class Asked:
     methods: tuple[str, ...]
     quick: bool
 
-    def check(self, model: Backbone) -> None:
+    def check(self, model: Model) -> None:
         """Complain before the first picture, not after the last."""
         choose_methods(model, self.methods, quick=self.quick)
         if self.target is not None:
@@ -89,7 +89,7 @@ class Sitter:
     """A model with the name that the pages give it."""
 
     name: str
-    model: Backbone
+    model: Model
 
     def portrait(self, path: Path, asked: Asked, tell: Callable[[str], None]) -> Portrait:
         return portrait_of(

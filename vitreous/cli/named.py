@@ -58,7 +58,7 @@ def rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Named] | None:
     return PrimitiveConstructorSpec(
         nargs="*",
         metavar="NAME [OPTION=VALUE …]",
-        instance_from_str=lambda words: kind.given(kind.kind, described(kind.kind, words)),
+        instance_from_str=lambda words: kind.given(kind.key, described(kind.key, words)),
         is_instance=lambda value: isinstance(value, kind),
         str_from_instance=write_named,
     )
@@ -86,7 +86,7 @@ def read_value(text: str) -> Any:
 
 def write_named(chosen: Named) -> list[str]:
     options = chosen.to_json()
-    name = options.pop(chosen.kind)
+    name = options.pop(chosen.key)
     return [name, *(f"{key}={json.dumps(value, separators=(',', ':'))}" for key, value in options.items())]
 
 

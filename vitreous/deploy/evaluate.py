@@ -81,7 +81,7 @@ def evaluate(
         raise ValueError(f"engine must be one of {', '.join(get_args(Wanted))}, got {engine!r}")
     runner = find_engine(model)
     net = runner.model.eval()
-    task = task or decoder_of(net.spec)()
+    task = task or decoder_of(net.spec)
     dataset = data if isinstance(data, Dataset) else open_split(os.fspath(data), split, target=targets_of(task))
     if task.name == "classify" and dataset.target is MultiLabels:
         task = MultiLabel()  # files of format 1 do not say that they were trained for several labels

@@ -25,35 +25,35 @@ from vitreous.explain.score import Score, check_score, outputs_of, scores, take
 from vitreous.explain.trace import Trace
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model
 from vitreous.spec import Size, pair
 
-Method = Callable[[Backbone, Tensor, Score], Tensor]
+Method = Callable[[Model, Tensor, Score], Tensor]
 Rule = Literal["gauss-legendre", "midpoint"]
 
 WINDOWS = 7  # each way, where occlusion is not told its window
 FEWEST_CELLS = 7  # each way, where a model's maps allow it
 
 
-def class_attention(model: Backbone, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, "b v w"]:
+def class_attention(model: Model, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, "b v w"]:
     """mean over heads of w(class, k) in the last block: what the token that is classified looks at."""
     look = attended(model, images)
     return rollout.class_attention(look.wholes[-1], look.grid, look.num_prefix, rows=look.rows).mean(dim=1)
 
 
-def mean_attention(model: Backbone, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, "b v w"]:
+def mean_attention(model: Model, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, "b v w"]:
     """n · mean over heads and queries of w(q, k) in the last block: what is looked at, whoever looks."""
     look = attended(model, images)
     return measures.mean_map(look.wholes[-1], look.grid, look.num_prefix)
 
 
-def attention_rollout(model: Backbone, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, "b v w"]:
+def attention_rollout(model: Model, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, "b v w"]:
     """The class token's row of ∏ ½ (A + I): attention followed back through the layers; knows no class."""
     look = attended(model, images)
     return rollout.relevance_map(rollout.rollout(look.wholes), look.grid, look.num_prefix, rows=look.rows)
 
 
-def gradient_rollout(model: Backbone, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, "b v w"]:
+def gradient_rollout(model: Model, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, "b v w"]:
     """The same with weights that count by how far they raise the score: mean over heads of (∇A ⊙ A)⁺."""
     look = attended(model, images, score)
     relevance = rollout.gradient_rollout(look.raised)
@@ -61,7 +61,7 @@ def gradient_rollout(model: Backbone, images: Float[Tensor, "b c y x"], score: S
 
 
 def occlusion(
-    model: Backbone,
+    model: Model,
     images: Float[Tensor, "b c y x"],
     score: Score,
     *,
@@ -97,7 +97,7 @@ def occlusion(
 
 
 def integrated_gradients(
-    model: Backbone,
+    model: Model,
     images: Float[Tensor, "b c y x"],
     score: Score,
     *,
@@ -124,7 +124,7 @@ def integrated_gradients(
     return ((images - start) * total).sum(dim=1)
 
 
-def random(model: Backbone, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, "b v w"]:
+def random(model: Model, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, "b v w"]:
     """Knows nothing: what every other method has to beat. ``torch.manual_seed`` decides it."""
     size = (images.shape[2], images.shape[3])
     return torch.rand(len(images), *grid_of(size, cell_size(model, size))).to(images.device)
@@ -142,7 +142,7 @@ METHODS: dict[str, Method] = {
 OF_ATTENTION = ("class attention", "mean attention", "rollout", "gradient rollout")
 
 
-def methods_for(model: Backbone) -> dict[str, Method]:
+def methods_for(model: Model) -> dict[str, Method]:
     """The methods that can serve this model, found out by looking at one empty picture."""
     like = next(model.parameters())
     empty = torch.zeros(1, model.config.num_channels, *model.config.image_size, device=like.device, dtype=like.dtype)
@@ -163,7 +163,7 @@ class Attended(NamedTuple):
     rows: slice  # of the tokens that the classifier reads
 
 
-def attended(model: Backbone, images: Tensor, score: Score | None = None) -> Attended:
+def attended(model: Model, images: Tensor, score: Score | None = None) -> Attended:
     """Attention as it was in a forward pass, with the gradients of a ``score`` where one is given."""
     with at_rest(model), record(model, gradients=score is not None) as trace:
         if score is None:
@@ -196,7 +196,7 @@ def last_stage(trace: Trace, grid: Grid) -> Trace:
 
 
 @contextmanager
-def at_rest(model: Backbone) -> Iterator[None]:
+def at_rest(model: Model) -> Iterator[None]:
     """In evaluation mode, its parameters out of autograd's sight; afterwards everything is as it was."""
     training = {module: module.training for module in model.modules()}
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -212,14 +212,14 @@ def at_rest(model: Backbone) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def gradient(model: Backbone, images: Tensor, score: Score) -> Float[Tensor, "b c y x"]:
+def gradient(model: Model, images: Tensor, score: Score) -> Float[Tensor, "b c y x"]:
     """d(score) / d(pixels)."""
     with torch.enable_grad():
         leaf = images.detach().requires_grad_()
         return torch.autograd.grad(scores(model, leaf, score).sum(), leaf)[0]
 
 
-def cell_size(model: Backbone, image_size: Size) -> Size:
+def cell_size(model: Model, image_size: Size) -> Size:
     """What is ordered, and hidden, at a time: a cell of the coarsest map that has 7 × 7 cells, else of the finest."""
     for stride in sorted(model.strides, reverse=True):
         if min(grid_of(image_size, stride)) >= FEWEST_CELLS:

@@ -22,10 +22,10 @@ from vitreous.explain.layers import LayerSeen, rollout_by_depth, see_layers, see
 from vitreous.explain.lens import logit_lens
 from vitreous.explain.maps import Place, denormalized
 from vitreous.explain.parameters import first_filters, positions_of
+from vitreous.explain.question import Question, ask
 from vitreous.explain.record import plain
-from vitreous.explain.score import class_score, mean_logits, outputs_of
 from vitreous.models import MODELS
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model
 from vitreous.options import did_you_mean
 from vitreous.weights.load import load
 
@@ -68,7 +68,7 @@ def portrait(
 class Sitting:
     """One model, which is at rest, before one picture; ``reasons`` collect what it cannot answer."""
 
-    net: Backbone
+    net: Model
     image: Float[Tensor, "1 c y x"]
     number: int | None  # of the class that is asked about; None: the likeliest
     steps: int
@@ -76,9 +76,10 @@ class Sitting:
     reasons: dict[str, str] = field(default_factory=dict)
 
     def portrait(self, chosen: Mapping[str, Method], *, model: str, picture: str) -> Portrait:
-        answer = self.answer()
-        methods = {name: self.judged(name, method, answer.target)[0] for name, method in chosen.items()}
-        chance = self.judged("random", METHODS["random"], answer.target, times=RANDOM_ORDERS)
+        question = ask(self.net, self.image, self.number)
+        answer = Answer(self.net.spec.labels, question.probabilities, question.target)
+        methods = {name: self.judged(name, method, question)[0] for name, method in chosen.items()}
+        chance = self.judged("random", METHODS["random"], question, times=RANDOM_ORDERS)
         place = most_important(methods)
         layers = self.layers(place)
         return Portrait(
@@ -92,23 +93,17 @@ class Sitting:
             layers=layers,
             rollout=rollout_by_depth(layers),
             norms=see_norms(self.net, self.image),
-            lens=self.lens(),
+            lens=self.lens(question),
             positions=self.maybe("positions", lambda: positions_of(self.net)),
             filters=self.maybe("filters", lambda: first_filters(self.net)),
             reasons=self.reasons,
         )
 
-    @torch.no_grad()
-    def answer(self) -> Answer:
-        probabilities = mean_logits(outputs_of(self.net, self.image))[0].float().softmax(-1).cpu()
-        number = int(probabilities.argmax()) if self.number is None else self.number
-        return Answer(self.net.spec.labels, probabilities, number)
-
-    def judged(self, name: str, method: Method, target: int, *, times: int = 1) -> list[Explained]:
+    def judged(self, name: str, method: Method, question: Question, *, times: int = 1) -> list[Explained]:
         """A method's map of the picture, several for a method that throws dice, and how it fares."""
         self.tell(name)
         images = self.image.expand(times, -1, -1, -1)
-        score = class_score(torch.full((times,), target, device=images.device))
+        score = question.score(times, images.device)
         size = (images.shape[2], images.shape[3])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -123,10 +118,10 @@ class Sitting:
         self.reasons |= left_out
         return layers
 
-    def lens(self) -> dict[str, Float[Tensor, " k"]]:
+    def lens(self, question: Question) -> dict[str, Float[Tensor, " k"]]:
         self.tell("logit lens")
-        answers = logit_lens(self.net, self.image)
-        return {block: logits[0].float().softmax(-1).cpu() for block, logits in answers.items()}
+        found = logit_lens(self.net, self.image, question.follow)
+        return {block: probabilities[0].cpu() for block, probabilities in found.items()}
 
     def maybe(self, what: str, see: Callable[[], T]) -> T | None:
         """What is seen, or None and the reason."""
@@ -144,7 +139,7 @@ def most_important(methods: Mapping[str, Explained]) -> Place:
     return (row + 0.5) / heat.shape[0], (column + 0.5) / heat.shape[1]
 
 
-def choose_methods(model: Backbone, names: Sequence[str], *, quick: bool) -> dict[str, Method]:
+def choose_methods(model: Model, names: Sequence[str], *, quick: bool) -> dict[str, Method]:
     """Those that were asked for, or all that can serve the model; random is measured beside them in any case."""
     serving = {name: method for name, method in methods_for(model).items() if name != "random"}
     if not names:
@@ -161,7 +156,7 @@ def choose_methods(model: Backbone, names: Sequence[str], *, quick: bool) -> dic
     return chosen
 
 
-def class_number(model: Backbone, target: str | int) -> int:
+def class_number(model: Model, target: str | int) -> int:
     """The number of a class that is given by its name, in upper or lower case, or by that number."""
     count, labels = model.config.num_classes, model.spec.labels
     names = {name.casefold(): number for number, name in reversed(list(enumerate(labels)))}
@@ -176,7 +171,7 @@ def class_number(model: Backbone, target: str | int) -> int:
     raise ValueError(f"there is no class {target!r}{did_you_mean(target, labels)}")
 
 
-def prepare(model: Backbone, picture: Picture) -> Float[Tensor, "c y x"]:
+def prepare(model: Model, picture: Picture) -> Float[Tensor, "c y x"]:
     """The picture as the model takes it; one smaller than a single patch has nothing to explain."""
     try:
         opened = standard(picture) if isinstance(picture, Image.Image) else open_picture(picture)
@@ -195,7 +190,7 @@ def title_of(picture: Picture) -> str:
     return "the picture" if isinstance(picture, Image.Image) else Path(picture).name
 
 
-def name_of(source: Source, model: Backbone) -> str:
+def name_of(source: Source, model: Model) -> str:
     """The file's name, or that of the row of the table that the model is built from, or of its family."""
     if not isinstance(source, nn.Module):
         return Path(source).name.removesuffix(".safetensors")

@@ -28,7 +28,7 @@ from torch import Tensor
 from vitreous.explain.attribution import METHODS, Method, at_rest, cell_size, methods_for, pairs
 from vitreous.explain.score import Score, check_score, probabilities, take
 from vitreous.layers.patch import grid_of
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model
 from vitreous.options import did_you_mean
 from vitreous.spec import Size
 
@@ -57,7 +57,7 @@ BASELINES: dict[str, Callable[[Tensor], Tensor]] = {"blur": blur, "grey": grey}
 
 
 def deletion(
-    model: Backbone,
+    model: Model,
     images: Float[Tensor, "b c y x"],
     score: Score,
     heat: Float[Tensor, "b v w"],
@@ -76,7 +76,7 @@ def deletion(
 
 
 def insertion(
-    model: Backbone,
+    model: Model,
     images: Float[Tensor, "b c y x"],
     score: Score,
     heat: Float[Tensor, "b v w"],
@@ -200,7 +200,7 @@ def praise(table: Table, good: list[str]) -> str:
 
 
 def compare_methods(
-    model: Backbone,
+    model: Model,
     images: Float[Tensor, "b c y x"],
     score: Score,
     *,
@@ -234,7 +234,7 @@ def compare_methods(
 
 
 def areas(
-    model: Backbone, images: Tensor, score: Score, heats: Mapping[str, Tensor], *, steps: int, baseline: str
+    model: Model, images: Tensor, score: Score, heats: Mapping[str, Tensor], *, steps: int, baseline: str
 ) -> dict[str, dict[str, Float[Tensor, " b"]]]:
     """The areas under both curves of every map. All curves share their ends, which are computed once."""
     hidden = chosen_baseline(baseline)(images)
@@ -252,7 +252,7 @@ def joined(parts: list[dict[str, Tensor]]) -> dict[str, NDArray[np.float64]]:
 
 
 def curve(
-    model: Backbone,
+    model: Model,
     before: Float[Tensor, "b c y x"],
     after: Float[Tensor, "b c y x"],
     score: Score,
@@ -284,7 +284,7 @@ def curve(
 
 
 @torch.no_grad()
-def probability(model: Backbone, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, " b"]:
+def probability(model: Model, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, " b"]:
     """p of each picture, of the model at rest."""
     check_score(score, model, len(images))
     with at_rest(model):

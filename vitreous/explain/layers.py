@@ -21,7 +21,7 @@ from vitreous.explain.score import outputs_of
 from vitreous.explain.trace import Trace
 from vitreous.layers.layout import Channels, Points
 from vitreous.layers.position import Grid
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model
 
 #: Singular values take time that grows with the cube of the tokens.
 MOST_TOKENS_RANKED = 800
@@ -72,7 +72,7 @@ class LayerSeen:
 
 @torch.no_grad()
 def see_layers(
-    model: Backbone, image: Float[Tensor, "1 c y x"], place: Place
+    model: Model, image: Float[Tensor, "1 c y x"], place: Place
 ) -> tuple[dict[str, LayerSeen], dict[str, str]]:
     """What was seen, by block, and why some blocks were left out; one block at a time is laid out."""
     with at_rest(model), record(model) as trace:
@@ -157,7 +157,7 @@ class Norms:
 
 
 @torch.no_grad()
-def see_norms(model: Backbone, image: Float[Tensor, "1 c y x"]) -> Norms:
+def see_norms(model: Model, image: Float[Tensor, "1 c y x"]) -> Norms:
     with at_rest(model), record(model, what="norms") as trace:
         outputs_of(model, image)
     return Norms(

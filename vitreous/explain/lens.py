@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.explain.score import Outputs, mean_logits, outputs_of
+from vitreous.explain.score import Outputs, outputs_of
 from vitreous.layers.cells import as_tokens
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model, combine
 
 
 class Call(NamedTuple):
@@ -32,7 +32,7 @@ class Call(NamedTuple):
 
 @torch.no_grad()
 def logit_lens(
-    model: Backbone, images: Float[Tensor, "b c y x"], score: Callable[[Outputs], Tensor] = mean_logits
+    model: Model, images: Float[Tensor, "b c y x"], score: Callable[[Outputs], Tensor] = combine
 ) -> dict[str, Float[Tensor, "b ..."]]:
     """Scores by block, ``"blocks.3"`` for the fourth; that of the last block is the model's own, of all tokens.
 
@@ -41,7 +41,7 @@ def logit_lens(
     so that each further answer costs no more than stem and head. The model runs as it is: put it into evaluation mode
     first.
     """
-    if not isinstance(model, Backbone):
+    if not isinstance(model, Model):
         raise ValueError(
             f"logit_lens needs a Vitreous model, got {type(model).__name__}; for a compiled model, pass the original"
         )
@@ -54,7 +54,7 @@ def logit_lens(
     return answers
 
 
-def watch(model: Backbone, blocks: Sequence[nn.Module], images: Tensor) -> list[Call]:
+def watch(model: Model, blocks: Sequence[nn.Module], images: Tensor) -> list[Call]:
     """One forward pass, and what every block did in it, in the order of their calls."""
     calls: list[Call] = []
 

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid, Learned, LearnedAxes, SinCos
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model
 
 
-def positions_of(model: Backbone) -> tuple[Float[Tensor, "n d"], Grid]:
+def positions_of(model: Model) -> tuple[Float[Tensor, "n d"], Grid]:
     """The position embeddings of a model's cells, learned or fixed, at its native size; else the reason."""
     for module in model.modules():
         if isinstance(module, Learned | LearnedAxes | SinCos):
@@ -19,7 +19,7 @@ def positions_of(model: Backbone) -> tuple[Float[Tensor, "n d"], Grid]:
     raise ValueError("this model adds no table of positions: its attention, or its convolutions, know where things are")
 
 
-def first_filters(model: Backbone) -> Float[Tensor, "d c p q"]:
+def first_filters(model: Model) -> Float[Tensor, "d c p q"]:
     """The weights of the convolution that sees the pixels; else the reason."""
     first = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
     if first is None or first.in_channels != model.config.num_channels:

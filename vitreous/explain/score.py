@@ -18,7 +18,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.models.base import Backbone
+from vitreous.models.base import Model, combine
+from vitreous.samples import Inputs
 
 Outputs = dict[str, Tensor]
 Score = Callable[[Outputs], Float[Tensor, " b"]]
@@ -40,7 +41,7 @@ class ImageScore(ABC):
         """The score of these images."""
 
     @abstractmethod
-    def check(self, model: Backbone, num_images: int) -> None:
+    def check(self, model: Model, num_images: int) -> None:
         """Refuse a model or a batch that this score does not fit."""
 
 
@@ -51,15 +52,15 @@ class ClassScore(ImageScore):
     targets: Int[Tensor, " b"]
 
     def __call__(self, outputs: Outputs) -> Float[Tensor, " b"]:
-        return mean_logits(outputs).gather(1, self.targets[:, None])[:, 0]
+        return combine(outputs).gather(1, self.targets[:, None])[:, 0]
 
     def probability(self, outputs: Outputs) -> Float[Tensor, " b"]:
-        return mean_logits(outputs).softmax(dim=-1).gather(1, self.targets[:, None])[:, 0]
+        return combine(outputs).softmax(dim=-1).gather(1, self.targets[:, None])[:, 0]
 
     def take(self, rows: Int[Tensor, " k"]) -> ClassScore:
         return ClassScore(self.targets[rows])
 
-    def check(self, model: Backbone, num_images: int) -> None:
+    def check(self, model: Model, num_images: int) -> None:
         num_classes = model.config.num_classes
         if not num_classes:
             raise ValueError("the model has no classes, so there is no answer to explain; load it with its head")
@@ -67,6 +68,17 @@ class ClassScore(ImageScore):
             raise ValueError(f"targets must be one class number per image: {num_images}, got {len(self.targets)}")
         if num_images and int(self.targets.max()) >= num_classes:
             raise ValueError(f"targets must lie in 0 … {num_classes - 1}, got {self.targets.tolist()}")
+
+
+@dataclass(frozen=True)
+class LabelScore(ClassScore):
+    """The logit of one of several labels, whose probability is a sigmoid of its own."""
+
+    def probability(self, outputs: Outputs) -> Float[Tensor, " b"]:
+        return combine(outputs).sigmoid().gather(1, self.targets[:, None])[:, 0]
+
+    def take(self, rows: Int[Tensor, " k"]) -> LabelScore:
+        return LabelScore(self.targets[rows])
 
 
 @dataclass(frozen=True)
@@ -101,7 +113,7 @@ class RegionScore(ImageScore):
     def take(self, rows: Int[Tensor, " k"]) -> RegionScore:
         return RegionScore(self.mask[rows], self.class_index)
 
-    def check(self, model: Backbone, num_images: int) -> None:
+    def check(self, model: Model, num_images: int) -> None:
         if len(self.mask) != num_images:
             raise ValueError(f"the region must be one mask per image: {num_images}, got {len(self.mask)}")
 
@@ -129,18 +141,12 @@ def region_score(mask: Bool[Tensor, "b y x"], class_index: int) -> RegionScore:
     return RegionScore(mask, class_index)
 
 
-def outputs_of(model: Backbone, images: Float[Tensor, "b c y x"]) -> Outputs:
+def outputs_of(model: Model, images: Float[Tensor, "b c y x"]) -> Outputs:
     """All outputs of a model by name: the one place where explanations call it."""
-    return model.answers(images)
+    return model.outputs(Inputs(images))
 
 
-def mean_logits(outputs: Outputs) -> Float[Tensor, "b k"]:
-    """What ``model(images)`` gives: the mean of the classifier heads."""
-    first, *others = outputs.values()
-    return sum(others, first) / (1 + len(others)) if others else first
-
-
-def scores(model: Backbone, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, " b"]:
+def scores(model: Model, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, " b"]:
     """The score of each image."""
     values = score(outputs_of(model, images))
     if values.shape != (len(images),):
@@ -148,7 +154,7 @@ def scores(model: Backbone, images: Float[Tensor, "b c y x"], score: Score) -> F
     return values
 
 
-def probabilities(model: Backbone, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, " b"]:
+def probabilities(model: Model, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, " b"]:
     """The probability that a score speaks of; of a function, which knows no probability, the score itself."""
     return scores(model, images, score.probability if isinstance(score, ImageScore) else score)
 
@@ -158,7 +164,7 @@ def take(score: Score, rows: Int[Tensor, " k"]) -> Score:
     return score.take(rows) if isinstance(score, ImageScore) else score
 
 
-def check_score(score: Score, model: Backbone, num_images: int) -> None:
+def check_score(score: Score, model: Model, num_images: int) -> None:
     """Refuse a model or a batch that a score does not fit, before anything is computed."""
     if isinstance(score, ImageScore):
         score.check(model, num_images)

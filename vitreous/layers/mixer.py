@@ -55,7 +55,7 @@ def check_heads(dim: int, num_heads: int) -> None:
 class Mixer(Named):
     """Options of a mixer. The three reasons say why it cannot serve somewhere; an empty one means that it can."""
 
-    kind: ClassVar[str] = "mixer"
+    key: ClassVar[str] = "mixer"
     no_prefix: ClassVar[str] = ""
     no_holes: ClassVar[str] = "it looks at neighbours on the grid"
     no_position: ClassVar[Mapping[str, str]] = {

@@ -9,4 +9,4 @@ from vitreous.tasks.distill import Distill
 from vitreous.tasks.multilabel import MultiLabel
 from vitreous.tasks.segment import Segment
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Classify, MultiLabel, Distill, Segment)}
+TASKS: dict[str, Task] = {task.name: task for task in (Classify(), MultiLabel(), Distill(), Segment())}

@@ -14,13 +14,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.models.base import Model
-from vitreous.options import Options, did_you_mean
+from vitreous.options import Named
 from vitreous.samples import Batch, Inputs, Targets
 from vitreous.spec import Spec
 from vitreous.tasks.meter import Meter
@@ -53,10 +53,10 @@ class Objective(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(Options, ABC):
+class Task(Named, ABC):
     """Settings of what is learned, chosen by name, by object, by JSON or on the command line."""
 
-    name: ClassVar[str]  # in recipes and files
+    key: ClassVar[str] = "task"
     targets: ClassVar[type[Targets]]
     meaning: ClassVar[str]  # the task that decodes the outputs: another one where only training differs
     sees_all: ClassVar[bool] = False  # whether images are letterboxed rather than cropped, since every pixel counts
@@ -77,36 +77,21 @@ class Task(Options, ABC):
         return {name: value[:, columns] for name, value in outputs.items()}
 
     @classmethod
-    def given(cls, name: str, value: Any) -> Any:
-        """A task by its name, its settings, or their JSON."""
-        if isinstance(value, cls):
-            return value
-        settings: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {"task": value}
-        return find_task(settings.pop("task", None))(**settings)
+    def table(cls) -> Mapping[str, Task]:
+        from vitreous.tasks import TASKS  # here, since the table imports all tasks and they this file
 
-    def to_json(self) -> dict[str, Any]:
-        return {"task": self.name, **super().to_json()}
+        return TASKS
 
 
-def find_task(name: Any) -> type[Task]:
-    """A task's class by its name."""
-    from vitreous.tasks import TASKS  # here, since the table imports all tasks and they this file
-
-    if name not in TASKS:
-        raise ValueError(f"there is no task {name!r}{did_you_mean(str(name), TASKS)}")
-    return TASKS[name]
-
-
-def decoder_of(spec: Spec) -> type[Task]:
+def decoder_of(spec: Spec) -> Task:
     """The task that says what a model's outputs mean."""
-    from vitreous.tasks import TASKS
-
-    if spec.task not in TASKS:
+    known = Task.table()
+    if spec.task not in known:
         raise ValueError(
             f"the model's outputs are for the task {spec.task!r}, which this version of Vitreous does not know "
-            f"(known: {', '.join(sorted(TASKS))}); upgrade Vitreous, or read model.outputs yourself"
+            f"(known: {', '.join(sorted(known))}); upgrade Vitreous, or read model.outputs yourself"
         )
-    return TASKS[spec.task]
+    return known[spec.task]
 
 
 class OutputsOf(nn.Module):

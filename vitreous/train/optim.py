@@ -99,7 +99,7 @@ def learners(model: Model, layer_decay: float) -> list[Learner]:
 class Optimizer(Named):
     """Options of an optimizer. ``no_shards`` says why it cannot serve with fsdp; empty means that it can."""
 
-    kind: ClassVar[str] = "optimizer"
+    key: ClassVar[str] = "optimizer"
     no_shards: ClassVar[str] = ""
 
     lr: Positive = 1e-3  # the highest learning rate

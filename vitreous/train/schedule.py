@@ -27,7 +27,7 @@ from vitreous.options import Named, Share
 class Schedule(Named):
     """Options of a schedule. A kind of its own implements :meth:`decayed`."""
 
-    kind: ClassVar[str] = "schedule"
+    key: ClassVar[str] = "schedule"
     warmup: Share = 0.05  # share of the steps in which the rate rises
 
     @classmethod
