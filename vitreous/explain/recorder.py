@@ -102,22 +102,23 @@ class Attention:
         four cells around it. Tokens that do not ask here have a row of zeros. It exists only where the tokens of one
         image look at each other; :meth:`onto_keys` is there for cross-attention too.
         """
-        return self.laid_out(self.weights).whole(self.weights)
+        return self.known_layout().whole(self.weights)
 
     def raised(self) -> Float[Tensor, "b h n n"]:
         """(∇A ⊙ A)⁺ laid out in the same way: how far what was taken raised the score."""
-        return self.laid_out(self.weights).whole(raising(self.weights, self.gradient))
+        return self.known_layout().whole(raising(self.weights, self.gradient))
 
     def onto_keys(self) -> Float[Tensor, "b h q *v y x"]:
         """How much each query takes from each cell of the keys' grid; (b, h, q, v, y, x) for keys of several views."""
-        return self.laid_out(self.weights).onto_keys(self.weights)
+        return self.known_layout().onto_keys(self.weights)
 
-    def laid_out(self, weights: Float[Tensor, ...]) -> AnyLayout:
-        """The layout, if it is known and the weights still have the axes it speaks of."""
+    def known_layout(self) -> AnyLayout:
+        """The layout, if there is one and the weights still have the axes it speaks of."""
         if self.layout is None:
             raise ValueError("this attention does not say what its queries and keys stand for")
-        if weights.ndim != (5 if isinstance(self.layout, Grouped) else 4):
-            raise ValueError(f"weights reduced to shape {tuple(weights.shape)} have lost their queries, keys or heads")
+        if self.weights.ndim != (5 if isinstance(self.layout, Grouped) else 4):
+            shape = tuple(self.weights.shape)
+            raise ValueError(f"weights reduced to shape {shape} have lost their queries, keys or heads")
         return self.layout
 
 
@@ -135,8 +136,8 @@ class Recording:
 
     def attend(self, seam: Seam, *qkv: Tensor, layout: AnyLayout | None, **options: Any) -> Tensor:
         """Compute what the seam computes, and keep what is wanted of it."""
-        q, k, v = qkv
-        kept: dict[str, Tensor] = {name: x for name, x in (("q", q), ("k", k), ("v", v)) if name in self.what}
+        name, (q, k, v) = self.seams[seam], qkv
+        kept: dict[str, Tensor] = {part: x for part, x in (("q", q), ("k", k), ("v", v)) if part in self.what}
         followed = None
         if "logits" in self.what:
             kept["logits"] = seam.logits(q, k, **options)
@@ -151,8 +152,8 @@ class Recording:
             kept["output"] = out
         if isinstance(layout, Points):
             layout = layout._replace(points=layout.points.detach())  # which would keep the whole graph alive
-        shown = {name: self.shown(name, x, layout) for name, x in kept.items()}
-        self.trace.keep(self.seams[seam], Attention(layout, shown, followed))
+        shown = {part: self.shown(part, x, layout) for part, x in kept.items()}
+        self.trace.keep(name, Attention(layout, shown, followed))
         return out
 
     def shown(self, name: str, x: Tensor, layout: AnyLayout | None) -> Tensor:
