@@ -36,7 +36,7 @@ def test_cifar10(cifar10):
     assert splits.train.images.shape == (50, 3, 32, 32)
     assert len(splits.test) == 10
     assert splits.train.classes[3] == "kind 3"
-    assert splits.train.all_targets.argmax(1).tolist() == list(range(10)) * 5
+    assert splits.train.all_targets.values.argmax(1).tolist() == list(range(10)) * 5
     third = pickle.loads((cifar10 / "data_batch_3").read_bytes())["data"]
     assert np.array_equal(splits.train.images[20:30].reshape(10, -1), third)
 
@@ -53,7 +53,7 @@ def test_cifar100_has_fine_labels(tmp_path):
     names = [f"fine {number}" for number in range(100)]
     write(folder / "meta", {"fine_label_names": names, "coarse_label_names": ["coarse"]})
     splits = open_data(tmp_path, valid_share=0)
-    assert splits.train.all_targets.shape == (10, 100)
+    assert splits.train.all_targets.values.shape == (10, 100)
     assert splits.train.classes == tuple(names)
     assert splits.valid is None
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitreous.data.base import class_rows
 from vitreous.data.folder import Files, is_picture, open_folder
 
 
@@ -28,8 +29,8 @@ def test_class_folders(tmp_path):
     assert data.classes == ("cat", "dog")
     names = [data.where(index).removeprefix(f"{tmp_path}/") for index in range(len(data))]
     assert names == ["cat/1.jpg", "cat/odd-name", "dog/b.png", "dog/deep/a.png"]
-    assert data.targets(np.arange(4)).tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
-    assert data.picture(2).size == (6, 4)
+    assert class_rows(data, np.arange(4)).tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
+    assert data.image(2).size == (6, 4)
     assert splits.valid is None
     assert splits.notes[0] == "1 file is no picture, left out: cat/notes.txt"
     assert "have no class, left out: loose.png" in splits.notes[1]
@@ -72,7 +73,7 @@ def test_errors_say_what_to_do(tmp_path, names, message):
 def test_a_subset_keeps_its_order():
     data = Files(["a", "b", "c"], np.array([0, 1, 2]), "xyz").subset(np.array([2, 0]))
     assert [data.where(index) for index in range(2)] == ["c", "a"]
-    assert data.targets(np.arange(2)).argmax(1).tolist() == [2, 0]
+    assert class_rows(data, np.arange(2)).argmax(1).tolist() == [2, 0]
 
 
 @pytest.mark.parametrize(

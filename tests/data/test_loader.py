@@ -6,9 +6,10 @@ import torch
 from PIL import Image
 
 from vitreous.data.augment import Augment
-from vitreous.data.base import Arrays, Pictures, one_hot
+from vitreous.data.base import Arrays, FileDataset, one_hot
 from vitreous.data.loader import EvaluationLoader, Loader
 from vitreous.data.pictures import BadPicture
+from vitreous.samples import Classes
 from vitreous.spec import Preprocess
 
 EVERYTHING = Augment(crop="pad", randaugment_ops=2, erase_rate=0.5, mixup=0.4, cutmix=1.0)
@@ -20,7 +21,7 @@ def arrays(number=50):
     return Arrays(pixels, one_hot(np.arange(number) % 5, 5), "abcde")
 
 
-class Drawn(Pictures):
+class Drawn(FileDataset):
     """Pictures of many sizes; some are broken."""
 
     classes = tuple("abcde")
@@ -32,7 +33,7 @@ class Drawn(Pictures):
         return self.number
 
     def targets(self, indices):
-        return one_hot(indices % 5, 5)
+        return Classes(torch.from_numpy(one_hot(indices % 5, 5)))
 
     def subset(self, indices):
         raise NotImplementedError
@@ -40,7 +41,7 @@ class Drawn(Pictures):
     def where(self, index):
         return f"drawn {index}"
 
-    def picture(self, index):
+    def image(self, index):
         if index in self.broken:
             raise BadPicture("broken on purpose")
         return Image.new("RGB", (20 + index, 70 - index), (index * 8, 0, 0))
@@ -70,7 +71,7 @@ def test_shares_of_two_processes_are_the_batch_of_one():
     whole, data = loader(arrays()).batch(3), arrays()
     halves = [loader(data, rows=rows).batch(3) for rows in (slice(0, 4), slice(4, 8))]
     assert torch.equal(whole.images, torch.cat([half.images for half in halves]))
-    assert torch.equal(whole.targets, torch.cat([half.targets for half in halves]))
+    assert torch.equal(whole.targets.values, torch.cat([half.targets.values for half in halves]))
 
 
 def test_unreadable_pictures_are_replaced_and_counted():
@@ -89,11 +90,11 @@ def test_a_stand_in_brings_its_own_label():
     for step in range(6):
         batch = one.batch(step)
         shown = (batch.images[:, 0, 8, 8] * 255 / 8).round().long()
-        assert torch.equal(batch.targets.argmax(1), shown % 5)
+        assert torch.equal(batch.targets.values.argmax(1), shown % 5)
 
 
 def test_nothing_readable_is_an_error():
-    with pytest.raises(ValueError, match=r"none of 8 pictures could be read: drawn \d+ \(broken on purpose\)"):
+    with pytest.raises(ValueError, match=r"none of 8 images could be read: drawn \d+ \(broken on purpose\)"):
         loader(Drawn(broken=range(30))).batch(0)
 
 
@@ -112,7 +113,7 @@ def test_a_small_set_makes_a_small_batch():
 def test_evaluation_keeps_the_order(data):
     parts = list(EvaluationLoader(data, PREPROCESS, batch_size=7))
     assert np.concatenate([indices for indices, _ in parts]).tolist() == list(range(50))
-    assert torch.cat([batch.targets for _, batch in parts]).argmax(1).tolist() == [i % 5 for i in range(50)]
+    assert torch.cat([batch.targets.values for _, batch in parts]).argmax(1).tolist() == [i % 5 for i in range(50)]
 
 
 def test_evaluation_leaves_out_what_cannot_be_read():

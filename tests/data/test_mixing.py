@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitreous.data.augment import Augment, Dice
-from vitreous.data.mixing import mix, own_weights
+from vitreous.data.mixing import mix as mix_batch
+from vitreous.data.mixing import own_weights
+from vitreous.samples import Classes, MultiLabels
 
 SIDES = st.integers(1, 13)
 KINDS = {
@@ -20,6 +22,12 @@ KINDS = {
 
 def throw(number, rows=slice(None)):
     return Dice.throw(1, 2, 3, number, rows)
+
+
+def mix(images, targets, augment, dice, kind=Classes):
+    mixed, found = mix_batch(images, kind(targets), augment, dice)
+    assert type(found) is kind
+    return mixed, found.values
 
 
 def flat(number, height=12, width=10):
@@ -130,7 +138,7 @@ def test_nothing_to_mix():
 def test_several_labels():
     targets = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
     images, dice = flat(2), throw(2)
-    _, mixed = mix(images, targets, KINDS["mixup"], dice)
+    _, mixed = mix(images, targets, KINDS["mixup"], dice, MultiLabels)
     own = torch.from_numpy(dice.beta("mixup", 0.8, 1)[:, 0])
     assert torch.allclose(mixed[:, 0], torch.stack([own[0], 1 - own[1]]), atol=1e-6)
     assert torch.allclose(mixed[:, 1:], torch.tensor([1.0, 0.0]).expand(2, 2), atol=1e-6)
@@ -142,7 +150,7 @@ def test_unknown_labels(kind):
     number = 400
     targets = torch.zeros(number, 2)
     targets[1::2, 1] = torch.nan
-    mixed, mixed_targets = mix(flat(number), targets, KINDS[kind], throw(number))
+    mixed, mixed_targets = mix(flat(number), targets, KINDS[kind], throw(number), MultiLabels)
     contains_odd = torch.stack([(picture % 2 != 0).any() for picture in mixed])
     assert torch.equal(mixed_targets[:, 1].isnan(), contains_odd)
     assert not mixed_targets[:, 0].isnan().any()

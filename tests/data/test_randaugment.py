@@ -6,7 +6,8 @@ import torch
 from torchvision.transforms import InterpolationMode, v2
 
 from vitreous.data.augment import Augment, Dice
-from vitreous.data.randaugment import MOST, OPERATIONS, SIGNED, colour
+from vitreous.data.randaugment import MOST, OPERATIONS, SIGNED, randaugment
+from vitreous.samples import Classes
 
 THEIRS = v2.RandAugment()
 
@@ -18,6 +19,10 @@ def noise(number=1, channels=3, side=32):
 
 def throw(number, rows=slice(None)):
     return Dice.throw(0, 0, 5, number, rows)
+
+
+def changed(images, augment, dice):
+    return randaugment(images, Classes(torch.eye(len(images))), augment, dice)[0]
 
 
 def torchvisions(name, images, magnitude, sign):
@@ -48,9 +53,9 @@ def test_each_operation_equals_torchvisions(name, magnitude):
 @pytest.mark.parametrize("ops", [1, 2])
 def test_no_picture_knows_of_the_others(channels, ops):
     images, augment = noise(60, channels), Augment(randaugment_ops=ops, randaugment_magnitude=12)
-    together = colour(images, augment, throw(60))
+    together = changed(images, augment, throw(60))
     for row in range(60):
-        alone = colour(images[row : row + 1], augment, throw(60).row(row))
+        alone = changed(images[row : row + 1], augment, throw(60).row(row))
         assert torch.equal(alone[0], together[row])
 
 
@@ -58,7 +63,7 @@ def test_every_operation_has_its_turn():
     """The same picture many times: as many results as operations, signs counted; Equalize and the like once."""
     images = noise().expand(1000, -1, -1, -1).contiguous()
     before = images.clone()
-    results = colour(images, Augment(randaugment_ops=1, randaugment_magnitude=12), throw(1000))
+    results = changed(images, Augment(randaugment_ops=1, randaugment_magnitude=12), throw(1000))
     _, counts = results.flatten(1).unique(dim=0, return_counts=True)
     assert len(counts) == len(OPERATIONS) + len(SIGNED)
     assert counts.max() < 2.5 * 1000 / len(OPERATIONS)
@@ -67,6 +72,6 @@ def test_every_operation_has_its_turn():
 
 def test_none_and_odd_channels():
     images = noise(2)
-    assert colour(images, Augment(), throw(2)) is images
+    assert changed(images, Augment(), throw(2)) is images
     with pytest.raises(ValueError, match="these have 4 channels; set randaugment_ops to 0"):
-        colour(noise(2, channels=4), Augment(randaugment_ops=1), throw(2))
+        changed(noise(2, channels=4), Augment(randaugment_ops=1), throw(2))

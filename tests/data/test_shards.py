@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.data.base import Arrays, one_hot
+from vitreous.data.base import Arrays, class_rows, one_hot
 from vitreous.data.folder import Files
 from vitreous.data.pack import write_shards
 from vitreous.data.pictures import BadPicture
 from vitreous.data.shards import WINDOW, Shards
 from vitreous.data.sources import open_data
+from vitreous.samples import MultiLabels
 
 RNG = np.random.default_rng(0)
 
@@ -39,9 +40,9 @@ def test_pixels_come_back(tmp_path, channels):
     ]  # fmt: skip
     packed = open_data(tmp_path / "packed", valid_share=0).train
     assert packed.classes == data.classes
-    assert np.array_equal(packed.targets(np.arange(50)), data.all_targets)
+    assert np.array_equal(class_rows(packed, np.arange(50)), class_rows(data, np.arange(50)))
     with ThreadPoolExecutor(4) as pool:
-        pictures = list(pool.map(packed.picture, range(50)))
+        pictures = list(pool.map(packed.image, range(50)))
     assert all(np.array_equal(pixels(picture), image) for picture, image in zip(pictures, data.images, strict=True))
 
 
@@ -52,15 +53,16 @@ def test_files_go_in_byte_for_byte(tmp_path):
     (tmp_path / "broken.jpg").write_text("no picture")
     paths = [*sorted(tmp_path.glob("?.jpg")), tmp_path / "broken.jpg"]
     targets = np.array([[1, 0], [0, np.nan], [1, 1], [0, 0], [1, 0]], dtype=np.float32)
-    write_shards(Files(paths, targets, ("x", "y"), multi_label=True), tmp_path / "packed", shard_size=3)
+    write_shards(Files(paths, targets, ("x", "y"), target=MultiLabels), tmp_path / "packed", shard_size=3)
     packed = Shards(tmp_path / "packed")
     assert [packed.content(index) for index in range(5)] == [path.read_bytes() for path in paths]
-    assert np.array_equal(packed.targets(np.arange(5)), targets, equal_nan=True)
-    assert packed.multi_label
+    assert np.array_equal(class_rows(packed, np.arange(5)), targets, equal_nan=True)
+    assert packed.target is MultiLabels
+    assert type(packed.targets(np.arange(2))) is MultiLabels
     with tarfile.open(tmp_path / "packed" / "00000.tar") as tar:
         assert tar.getnames() == ["000000000.png", "000000001.jpg", "000000002.jpg"]
     with pytest.raises(BadPicture, match="not a picture"):
-        packed.picture(4)
+        packed.image(4)
 
 
 def test_packing_twice_gives_the_same_bytes_and_overwrites_nothing(tmp_path):
@@ -104,10 +106,10 @@ def test_an_epoch_is_every_picture_once_and_reads_few_shards_at_a_time(packed):
 
 def test_a_subset_and_a_copy_in_another_process(packed):
     part = packed.subset(np.array([150, 3, 77]))
-    part.picture(0)
+    part.image(0)
     copied = pickle.loads(pickle.dumps(part))
     assert [copied.content(index) for index in range(3)] == [packed.content(index) for index in (150, 3, 77)]
-    assert copied.targets(np.arange(3)).argmax(1).tolist() == [0, 0, 2]
+    assert class_rows(copied, np.arange(3)).argmax(1).tolist() == [0, 0, 2]
     assert sorted(copied.order(0, 0)) == [0, 1, 2]
 
 
@@ -190,8 +192,8 @@ def test_tars_of_webdataset(tmp_path):
         splits = open_data(tmp_path)
         assert len(splits.notes) == notes
         assert splits.train.classes == splits.valid.classes == ("0", "1", "2")
-        assert splits.train.targets(np.arange(5)).argmax(1).tolist() == [0, 2, 1, 1, 0]
-        shades = [splits.train.picture(index).getpixel((0, 0)) for index in range(5)]
+        assert class_rows(splits.train, np.arange(5)).argmax(1).tolist() == [0, 2, 1, 1, 0]
+        shades = [splits.train.image(index).getpixel((0, 0)) for index in range(5)]
         assert shades == [0, 1, 10, 11, 12]
 
 

@@ -2,16 +2,18 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitreous.data.base import Arrays, one_hot
+from vitreous.data.base import Arrays, class_rows, one_hot
 from vitreous.data.folder import Files
 from vitreous.data.memory import in_memory, memory_needed, unreadable
 from vitreous.data.shapes import Shapes
 from vitreous.data.sources import open_data
 from vitreous.data.splits import held_out
+from vitreous.samples import MultiLabels
 
 
 def classes_of(counts):
@@ -25,10 +27,10 @@ def classes_of(counts):
 def test_holding_out_keeps_every_class_in_training(counts, share, seed):
     data = classes_of(counts)
     held = held_out(data, share, seed)
-    kept = data.all_targets[~held].sum(0)
+    kept = class_rows(data, np.flatnonzero(~held)).sum(0)
     assert (kept >= 1).all()
     expected = [min(max(1, round(share * count)), count - 1) for count in counts]
-    assert data.all_targets[held].sum(0).tolist() == expected
+    assert class_rows(data, np.flatnonzero(held)).sum(0).tolist() == expected
     assert np.array_equal(held, held_out(data, share, seed))
 
 
@@ -43,7 +45,7 @@ def test_another_seed_holds_out_others():
 )
 def test_several_labels_are_held_out_fairly_too(rows, share):
     targets = np.array(rows, dtype=np.float32)
-    data = Arrays(np.zeros((len(rows), 1, 1, 1), np.uint8), targets, "abcd", multi_label=True)
+    data = Arrays(np.zeros((len(rows), 1, 1, 1), np.uint8), MultiLabels(torch.from_numpy(targets)), "abcd")
     held = held_out(data, share, 0)
     assert np.array_equal((targets[~held] == 1).any(0), (targets == 1).any(0))
 
@@ -51,8 +53,8 @@ def test_several_labels_are_held_out_fairly_too(rows, share):
 def test_rare_labels_reach_validation():
     targets = np.zeros((1000, 2), dtype=np.float32)
     targets[:, 0], targets[:10, 1] = 1, 1
-    data = Arrays(np.zeros((1000, 1, 1, 1), np.uint8), targets, "ab", multi_label=True)
-    assert data.all_targets[held_out(data, 0.1, 0)].sum(0).tolist() == [100, 1]
+    data = Arrays(np.zeros((1000, 1, 1, 1), np.uint8), MultiLabels(torch.from_numpy(targets)), "ab")
+    assert class_rows(data, np.flatnonzero(held_out(data, 0.1, 0))).sum(0).tolist() == [100, 1]
 
 
 def test_shapes_have_splits_of_their_own():
@@ -61,7 +63,7 @@ def test_shapes_have_splits_of_their_own():
     chosen = np.array([5, 49_999])
     scenes = Shapes(50_000, (32, 48), seed=3).batch(chosen)
     assert np.array_equal(splits.train.pixels(chosen), scenes.images)
-    assert np.array_equal(splits.train.targets(chosen).argmax(1), scenes.labels)
+    assert np.array_equal(class_rows(splits.train, chosen).argmax(1), scenes.labels)
     part = splits.train.subset(np.array([7, 5]))
     assert np.array_equal(part.pixels(np.array([1])), scenes.images[:1])
     assert part.where(1) == "scene 5 of seed 3"
@@ -116,25 +118,28 @@ def files(tmp_path):
     return Files(paths, np.array([0, 1, 0, 2, 1]), "xyz")
 
 
-@pytest.mark.parametrize("num_channels", [1, 3])
-def test_in_memory(files, num_channels):
+def test_in_memory(files):
+    """Decoded once and kept whole, so that everything later sees the very same image."""
     seen = []
-    arrays, broken = in_memory(files, (10, 10), num_channels=num_channels, progress=lambda *step: seen.append(step))
-    assert arrays.images.shape == (3, num_channels, 10, 10)
-    assert arrays.all_targets.argmax(1).tolist() == [0, 1, 2]
-    assert arrays.where(2) == files.where(3)
-    assert (arrays.images[:, :, 4:6, 4:6] == 255).all()
-    assert (arrays.images[:, :, 0, 0] < 20).all()
+    decoded, broken = in_memory(files, progress=lambda *step: seen.append(step))
+    assert len(decoded) == 3
+    assert [decoded.image(index).size for index in range(3)] == [(40, 20), (20, 40), (30, 30)]
+    assert class_rows(decoded, np.arange(3)).argmax(1).tolist() == [0, 1, 2]
+    assert decoded.where(2) == files.where(3)
+    for index, kept in enumerate((0, 1, 3)):
+        assert decoded.image(index).tobytes() == files.image(kept).tobytes()
+    part = decoded.subset(np.array([2, 0]))
+    assert [part.where(index) for index in range(2)] == [files.where(3), files.where(0)]
+    assert class_rows(part, np.arange(2)).argmax(1).tolist() == [2, 0]
+    assert part.image(1) is decoded.image(0), "not decoded again"
     assert [where for where, _ in broken] == [files.where(2), files.where(4)]
     assert seen == [(done, 5) for done in range(1, 6)]
-    assert memory_needed(files, (10, 10), num_channels) == 5 * 100 * num_channels
+    assert memory_needed(files) == round((2 * 40 * 20 * 3 + 30 * 30) / 3 * 5), "those that cannot be read are estimated"
     sentence = unreadable(broken, 1000)
     assert sentence.startswith(f"2 of 1,000 files could not be read: {files.where(2)} (not a picture")
     assert sentence.endswith("and 1 more")
 
 
 def test_nothing_to_keep_in_memory(files):
-    with pytest.raises(ValueError, match="no picture could be read; 1 of 1 files"):
-        in_memory(files.subset(np.array([2])), (8, 8))
-    with pytest.raises(ValueError, match="1 or 3 channels, got num_channels=4"):
-        in_memory(files, (8, 8), num_channels=4)
+    with pytest.raises(ValueError, match="no image could be read; 1 of 1 files"):
+        in_memory(files.subset(np.array([2])))

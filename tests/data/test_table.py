@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitreous.data.base import class_rows
 from vitreous.data.table import open_table
+from vitreous.samples import Classes, MultiLabels
 
 NAN = np.nan
 
@@ -25,7 +27,7 @@ def rows(text):
     return "".join(f"{line}\n" for line in text.split())
 
 
-SINGLE, MULTI = False, True
+SINGLE, MULTI = Classes, MultiLabels
 TABLES = [
     ("path,label 0.png,dog 1.png,cat", SINGLE, ("cat", "dog"), [[0, 1], [1, 0]]),
     ("Filename;Label 0.png;dog 1.png;cat", SINGLE, ("cat", "dog"), [[0, 1], [1, 0]]),
@@ -35,13 +37,14 @@ TABLES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "multi_label", "classes", "targets"), TABLES)
+@pytest.mark.parametrize(("text", "target", "classes", "targets"), TABLES)
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_labels(write, text, multi_label, classes, targets, encoding):
+def test_labels(write, text, target, classes, targets, encoding):
     data = open_table(write(rows(text), encoding)).train
-    assert (data.multi_label, data.classes) == (multi_label, classes)
-    assert np.array_equal(data.targets(np.arange(len(data))), targets, equal_nan=True)
-    assert data.picture(0).size == (5, 5)
+    assert (data.target, data.classes) == (target, classes)
+    assert type(data.targets(np.arange(1))) is target
+    assert np.array_equal(class_rows(data, np.arange(len(data))), targets, equal_nan=True)
+    assert data.image(0).size == (5, 5)
 
 
 def test_columns_that_are_no_labels_are_named(write):
@@ -59,7 +62,7 @@ def test_missing_files_are_counted_and_three_of_them_named(write):
     splits = open_table(write(rows("path,label 0.png,a w.png,a 1.png,b x.png,c y.png,a z.png,b")))
     assert splits.notes == ("4 of 6 files are missing, their rows left out: w.png, x.png, y.png and 1 more",)
     assert splits.train.classes == ("a", "b")
-    assert splits.train.targets(np.arange(2)).tolist() == [[1, 0], [0, 1]]
+    assert class_rows(splits.train, np.arange(2)).tolist() == [[1, 0], [0, 1]]
 
 
 ERRORS = [

@@ -25,7 +25,7 @@ def data(number=30, classes=CLASSES):
 def test_numbers_agree_with_the_logits():
     net = model()
     found = vt.evaluate(net, data())
-    answers = found.logits.argmax(1)
+    answers = found.arrays["logits"].argmax(1)
     labels = np.arange(30) % 3
     assert found.metrics["accuracy"] == pytest.approx((answers == labels).mean())
     assert found.confusion.sum() == 30
@@ -39,20 +39,21 @@ def test_classes_are_matched_by_name():
     straight, turned = vt.evaluate(net, data()), data()
     images = torch.randn(1, 3, 16, 16)
     assert net(images).shape == (1, 4)
-    assert straight.logits.shape == (30, 3)
-    np.testing.assert_allclose(straight.logits, full_logits(net, turned)[:, [2, 3, 0]], atol=1e-6)
+    assert straight.arrays["logits"].shape == (30, 3)
+    np.testing.assert_allclose(straight.arrays["logits"], full_logits(net, turned)[:, [2, 3, 0]], atol=1e-6)
 
 
 def full_logits(net, dataset):
     net.spec = vt.Spec(net.spec.preprocess)
     wide = Arrays(dataset.images, np.eye(4, dtype=np.float32)[np.zeros(30, int)], tuple("wxyz"))
-    return vt.evaluate(net, wide).logits
+    return vt.evaluate(net, wide).arrays["logits"]
 
 
 def test_another_resolution():
     net = model()
-    assert vt.evaluate(net, data(), image_size=32).image_size == (32, 32)
-    assert not np.allclose(vt.evaluate(net, data(), image_size=32).logits, vt.evaluate(net, data()).logits)
+    larger = vt.evaluate(net, data(), image_size=32)
+    assert larger.image_size == (32, 32)
+    assert not np.allclose(larger.arrays["logits"], vt.evaluate(net, data()).arrays["logits"])
 
 
 @pytest.mark.parametrize(
@@ -75,8 +76,8 @@ def test_a_plain_folder_is_measured_whole(tmp_path):
         (tmp_path / name).mkdir()
         for index in range(10):
             Image.new("RGB", (20, 20), (index * 20, 0, 0)).save(tmp_path / name / f"{index}.png")
-    assert len(vt.evaluate(model(), tmp_path).logits) == 30
-    assert len(vt.evaluate(model(), tmp_path, split="valid").logits) == 3
+    assert len(vt.evaluate(model(), tmp_path).meter) == 30
+    assert len(vt.evaluate(model(), tmp_path, split="valid").meter) == 3
 
 
 def test_a_missing_split_names_those_there_are():

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
-from torch.nn.modules.module import register_module_forward_hook
 
 import vitreous as vt
 from tests.parity import error, fill
@@ -102,87 +100,3 @@ def test_initialisation_of_deit():
 def test_drop_path_grows_with_depth():
     model = vt.create_model("vit_tiny_16", depth=5, drop_path_rate=0.4)
     assert [block.drop_path.rate for block in model.blocks()] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"distilled": True}, {"num_registers": 3, "layer_scale": 0.1}, {"position": "rope"}, {"pool": "mean"}],
-)
-def test_answers_alone_are_the_same_with_the_same_gradients(options):
-    model, images = tiny(**options).double().eval(), torch.randn(2, 3, 64, 80).double()
-    gradients = []
-    for heads in (model.heads(model.features(images)), model.answers(images)):
-        loss = sum(logits.square().sum() for logits in heads.values())
-        gradients.append([loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))])
-    assert all(error(found, expected) < 1e-12 for expected, found in zip(*gradients, strict=True))
-
-
-class Counted(nn.Module):
-    """Notes how many tokens pass; no hook, since nothing is left out where hooks look on."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner, self.seen = inner, []
-
-    def forward(self, x):
-        self.seen.append(x.shape[1])
-        return self.inner(x)
-
-
-def tokens_in_the_last_mlp(model, images):
-    last = model.layers[-1]
-    last.mlp = Counted(last.mlp)
-    model(images)
-    return last.mlp.seen
-
-
-def test_for_logits_only_the_class_token_goes_through_the_last_mlp():
-    assert tokens_in_the_last_mlp(tiny(), torch.randn(1, 3, 64, 64)) == [1]
-    assert tokens_in_the_last_mlp(tiny(distilled=True), torch.randn(1, 3, 64, 64)) == [2]
-
-
-class Exchanged(nn.Linear):
-    """As an adapter would be: a linear layer that is more than its weights."""
-
-    def forward(self, x):
-        return super().forward(x) + 1
-
-
-def exchange(model):
-    last = model.layers[-1].mixer
-    wider = Exchanged(last.qkv.in_features, last.qkv.out_features)
-    wider.load_state_dict(last.qkv.state_dict())
-    last.qkv = wider
-
-
-def patch(model):
-    mixer = model.layers[-1].mixer
-    mixer.forward = lambda x, grid, num_prefix, run=mixer.forward: run(x, grid, num_prefix)
-
-
-@pytest.mark.parametrize(
-    "look",
-    [
-        lambda model: model.layers[-1].mixer.qkv.register_forward_hook(lambda *_: None),
-        lambda model: model.layers[-1].register_forward_pre_hook(lambda *_: None),
-        lambda model: model.layers[-1].norm2.register_full_backward_hook(lambda *_: None),
-        patch,
-        exchange,
-    ],
-)
-def test_where_somebody_looks_on_all_tokens_go_through_all_blocks(look):
-    model, images = tiny(), torch.randn(2, 3, 64, 64)
-    look(model)
-    whole = model.heads(model.features(images))["class"]
-    assert tokens_in_the_last_mlp(model, images) == [17]
-    assert torch.equal(model(images), whole)
-
-
-def test_hooks_on_all_modules_see_all_tokens():
-    model, seen = tiny(), []
-    hook = register_module_forward_hook(lambda part, _, out: seen.append(out.shape[1]) if part is model.norm else None)
-    try:
-        model(torch.randn(1, 3, 64, 64))
-    finally:
-        hook.remove()
-    assert seen == [17]

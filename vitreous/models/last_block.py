@@ -74,7 +74,7 @@ def tokens_read(model: Model) -> slice | None:
     read, last = model.read_tokens(model.num_prefix), model.layers[-1]
     if read.stop is None or type(last) is not PreNormBlock or type(last.mixer) is not SelfAttention:
         return None
-    if "forward" in vars(last):  # somebody put another function in its place
+    if "forward" in vars(last) or "forward" in vars(last.mixer):  # somebody put another function in its place
         return None
     mixer = last.mixer
     plain = type(mixer.qkv) is nn.Linear and type(mixer.attend) is Attend
