@@ -12,7 +12,7 @@ quickstart: $(READY)  ## train a small ViT in about two minutes and look inside
 test: $(READY)  ## what a change must pass: minutes
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-test-all: $(READY)  ## also what takes longer: the built wheel in a clean environment
+test-all: $(READY)  ## also what takes longer: the built wheel in a clean environment, the kernels as a lesser CPU runs them
 	$(BIN)/python -m pytest -n 2 -m slow
 
 lint: $(READY)

@@ -15,7 +15,7 @@ import vitreous as vt
 from vitreous import machine
 from vitreous.deploy.engine import Unfit
 from vitreous.deploy.native import build, calibrate, fallback, trial
-from vitreous.deploy.native.attention import NativeAttend
+from vitreous.deploy.native.attention import MOST_KEYS, NativeAttend
 from vitreous.deploy.native.convert import Choice
 from vitreous.deploy.native.engine import linear_layers, prepare
 from vitreous.deploy.native.linear import KINDS, NativeLinear, NativeMlp, NativePatches, as_integers, rules
@@ -297,14 +297,27 @@ def test_attention_takes_views_masks_and_peaks(kernel):
         assert fallback.relative_error(native(q * size, k, v), attend(q * size, k, v)) < (2e-3 if size < 100 else 2e-2)
 
 
-def test_attention_to_very_many_keys(kernel):
-    """Where each weight is small, and where one takes all: neither is lost in rounding, nor does a sum overflow."""
+@pytest.mark.parametrize("keys", [16_000, MOST_KEYS])
+@pytest.mark.parametrize("strength", [0.0, 1.0, 50.0])
+def test_attention_to_very_many_keys(kernel, keys, strength):
+    """Where each weight is small, and where one takes all: neither is lost in rounding, nor does a sum overflow.
+
+    The reference is float64: in float32 torch's own sum over so many equal weights is off by 2e-4 on some CPUs.
+    """
     _, library = kernel
+    q, k, v = torch.randn(1, 1, 2, 8) * strength, torch.randn(1, 1, keys, 8), torch.randn(1, 1, keys, 4) + 1
     native = NativeAttend(Attend(), library)
-    for keys in (16_000, 80_000):
-        q, k, v = torch.randn(1, 1, 2, 8), torch.randn(1, 1, keys, 8), torch.ones(1, 1, keys, 4)
-        for strength in (0.0, 1.0, 50.0):
-            assert torch.allclose(native(q * strength, k, v), v[:, :, :2], rtol=1e-4)
+    exact = Attend()(q.double(), k.double(), v.double())
+    assert fallback.relative_error(native(q, k, v).double(), exact) < 2e-3
+    assert torch.allclose(native(q, k, torch.ones_like(v)), torch.ones(4), rtol=1e-6), "weights add up to 1"
+
+
+def test_more_keys_than_weights_have_bits_for_are_left_to_torch(kernel):
+    _, library = kernel
+    q, k, v = (torch.randn(1, 1, rows, 8) for rows in (2, MOST_KEYS + 1, MOST_KEYS + 1))
+    assert torch.equal(NativeAttend(Attend(), library)(q, k, v), Attend()(q, k, v))
+    fewer = k[:, :, 1:], v[:, :, 1:]
+    assert not torch.equal(NativeAttend(Attend(), library)(q, *fewer), Attend()(q, *fewer))
 
 
 @pytest.mark.parametrize("broken", ["q", "k", "v"])
@@ -497,9 +510,9 @@ def test_the_tolerance_holds_for_a_single_picture_too(native, model):
 
 
 def test_the_library_is_compiled_once(folder, monkeypatch):
-    first = build.compile_library("portable", "-DONCE", folder=folder)
+    first = build.compile_library("portable", "-O0", folder=folder)
     monkeypatch.setattr(build.subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
-    assert build.compile_library("portable", "-DONCE", folder=folder) == first
+    assert build.compile_library("portable", "-O0", folder=folder) == first
 
 
 @pytest.fixture
@@ -528,9 +541,9 @@ def test_without_the_instructions(monkeypatch, forgotten):
         build.library()
 
 
-def test_an_instruction_that_ends_the_process_is_passed_over(monkeypatch, forgotten, kernels):
+def test_an_instruction_that_ends_the_process_is_passed_over(monkeypatch, forgotten, kernels, folder):
     """As on virtual machines that announce AMX and end whoever uses it: the trial dies, the next level is taken."""
-    portable = build.compile_library("portable")
+    portable = build.compile_library("portable", folder=folder)
     monkeypatch.setattr(build, "LEVELS", {"amx": (frozenset(), ()), "avx2": (frozenset(), ())})
     monkeypatch.setattr(build, "compile_library", lambda level: portable.with_name(f"{level}.so"))
     monkeypatch.setattr(build, "open_library", lambda path: ctypes.CDLL(str(portable)))

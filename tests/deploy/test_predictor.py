@@ -158,11 +158,11 @@ def test_neighbours_by_hand():
 
 
 def test_neighbours_over_several_chunks_equal_brute_force():
-    vectors = np.random.default_rng(0).standard_normal((2100, 8)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    """Of whole numbers, whose products are exact: on every CPU the same are equally near."""
+    vectors = np.random.default_rng(0).integers(-9, 10, (2100, 8)).astype(np.float32)
     similar = vectors @ vectors.T
     np.fill_diagonal(similar, -np.inf)
-    for index in (0, 1023, 1024, 2099):
-        assert nearest_neighbours(vectors, 1)[index][0].index == similar[index].argmax()
-    upper = np.argwhere(np.triu(similar, 1) >= 0.995)
-    assert {(a, b) for a, b, _ in duplicates(vectors, 0.995)} == {(a, b) for a, b in upper}
+    assert [found.index for (found,) in nearest_neighbours(vectors, 1)] == similar.argmax(axis=1).tolist()
+    upper = np.argwhere(np.triu(similar, 1) >= 300)
+    assert len(upper) > 100
+    assert {(a, b) for a, b, _ in duplicates(vectors, 300)} == {(a, b) for a, b in upper}

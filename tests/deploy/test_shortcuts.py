@@ -55,10 +55,11 @@ def test_where_nothing_can_be_left_out_nothing_is(name, options):
 
 @torch.no_grad()
 def test_branches_are_folded():
-    model = fill(vt.create_model("fastvit_t8", image_size=64, num_classes=7))
+    """In float64: in float32 either way is off by up to 2e-5, depending on the images and the CPU."""
+    model = fill(vt.create_model("fastvit_t8", image_size=64, num_classes=7)).double()
     short = answer_only(model)
-    images = torch.randn(2, 3, 64, 64)
-    assert error(short(images), model(images)) < TOLERANCE
+    images = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    assert error(short(images), model(images)) < 1e-12
     assert "one convolution each" in short.saved
     assert any(isinstance(part, Foldable) for part in model.modules())
     assert not any(isinstance(part, Foldable) for part in short.modules())
