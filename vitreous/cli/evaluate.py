@@ -13,6 +13,7 @@ import tyro
 from rich.progress import Progress, TaskID
 
 from vitreous.cli.show import err, out, table
+from vitreous.deploy.engine import Wanted
 from vitreous.deploy.evaluate import Evaluation, open_split, targets_of
 from vitreous.deploy.evaluate import evaluate as measure
 from vitreous.samples import Classes
@@ -30,6 +31,7 @@ def evaluate(
     model: str | None = None,
     split: Literal["auto", "train", "valid", "test"] = "auto",
     image_size: tuple[int, ...] = (),
+    engine: Wanted = "eager",
     batch_size: int = 64,
     output: Path | None = None,
 ) -> None:
@@ -41,7 +43,8 @@ def evaluate(
         model: The model of a foreign weights file, such as deit_tiny_16.
         split: Which part of the data; by itself its test or validation part, and all where it has none.
         image_size: Sides in pixels to try one after the other; by itself the model's own.
-        batch_size: Pictures at a time.
+        engine: Run the model as it is, or accelerate it for this CPU first (auto).
+        batch_size: Images at a time.
         output: A JSON file for the numbers.
     """
     net = load(weights, model=model)
@@ -51,7 +54,9 @@ def evaluate(
         with Progress(console=err, transient=True) as bar:
             task = bar.add_task("looking", total=len(dataset))
             advance = functools.partial(show_progress, bar, task)
-            results.append(measure(net, dataset, image_size=side, batch_size=batch_size, progress=advance))
+            results.append(
+                measure(net, dataset, image_size=side, engine=engine, batch_size=batch_size, progress=advance)
+            )
     out.print(summary(results, len(dataset)))
     if one_label := dataset.target is Classes:
         out.print(classes_table(results[0]))

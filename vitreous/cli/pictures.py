@@ -11,6 +11,7 @@ import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vitreous.cli.show import err
+from vitreous.deploy.engine import Wanted
 from vitreous.deploy.predictor import Predictor
 
 T = TypeVar("T")
@@ -18,9 +19,11 @@ Weights = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="WEIGHTS")
 Pictures = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PICTURES…")]
 
 
-def make_predictor(weights: Path, model: str | None, *, top: int = 5, batch_size: int = 32) -> Predictor:
-    # a name such as deit_tiny_16.in1k stays a string: it is fetched
-    return Predictor(str(weights) if not weights.exists() else weights, model=model, top=top, batch_size=batch_size)
+def make_predictor(
+    weights: Path, model: str | None, *, engine: Wanted = "eager", top: int = 5, batch_size: int = 32
+) -> Predictor:
+    source = str(weights) if not weights.exists() else weights  # a name such as deit_tiny_16.in1k is fetched
+    return Predictor(source, model=model, engine=engine, top=top, batch_size=batch_size)
 
 
 def fingerprint(weights: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,8 @@ from rich.text import Text
 from vitreous.cli.pictures import Pictures, Weights, fingerprint, make_predictor, report_skipped, with_progress
 from vitreous.cli.resumable import forget, journalled
 from vitreous.cli.show import err, longest, out, shortened
-from vitreous.data.pictures import find_pictures
+from vitreous.data.pictures import find_pictures, open_picture
+from vitreous.deploy.engine import Wanted
 from vitreous.deploy.predictor import Predictor, Skipped
 from vitreous.tasks.predictions import Prediction
 from vitreous.weights.files import write_atomically
@@ -31,9 +32,11 @@ def predict(
     top: int = 5,
     format: Format = "table",
     output: Path | None = None,
+    draw: Path | None = None,
+    engine: Wanted = "eager",
     batch_size: int = 32,
 ) -> None:
-    """Name what pictures show.
+    """Predict what images show: classes, labels or masks, as the model's task says.
 
     Args:
         weights: A weights file of ours, one of others with --model, or the name of a public weight.
@@ -42,20 +45,30 @@ def predict(
         top: How many classes to tell.
         format: A table to read, or JSON lines or CSV to go on with.
         output: A file for jsonl or csv; an interrupted run goes on when it is started again.
-        batch_size: Pictures at a time.
+        draw: A folder for the images with the predictions drawn on them.
+        engine: Run the model as it is, or accelerate it for this CPU first (auto).
+        batch_size: Images at a time.
     """
     paths = find_pictures(pictures)
-    predictor = make_predictor(weights, model, top=top, batch_size=batch_size)
+    predictor = make_predictor(weights, model, engine=engine, top=top, batch_size=batch_size)
+    task = predictor.model.spec.task
+    if format == "csv" and task not in ("classify", "multilabel"):
+        raise ValueError(f"a CSV holds classes, this model's task is {task!r}; give --format jsonl")
+    if draw is not None:
+        if output is not None:
+            raise ValueError("--draw and --output do not go together: an interrupted output is resumed without drawing")
+        draw.mkdir(parents=True, exist_ok=True)
+    found = drawn(predictor.predict_many(paths), paths, draw)
     if format == "table":
         if output is not None:
             raise ValueError("a table is for reading; give --format jsonl or --format csv with --output")
-        lines = answer(predictor.predict_many(paths), paths)
+        lines = answer(found, paths)
         out.print(pretty(lines))
     elif output is None:
-        lines = stream(predictor, paths, format, top)
+        lines = stream(found, paths, format, top)
     else:
         lines = resume(predictor, paths, output, {"weights": fingerprint(weights), "top": top}, format, top)
-        err.print(f"{sum('classes' in line for line in lines):,} pictures in {output}")
+        err.print(f"{sum('skipped' not in line for line in lines):,} images in {output}")
     report_skipped({line["file"]: line["skipped"] for line in lines if "skipped" in line}, len(lines))
 
 
@@ -70,10 +83,20 @@ def as_line(path: Path, one: Prediction | Skipped) -> dict[str, Any]:
     return {"file": str(path), **one.to_json()}
 
 
-def stream(predictor: Predictor, paths: list[Path], format: Format, top: int) -> list[dict[str, Any]]:
+def drawn(
+    found: Iterable[Prediction | Skipped], paths: list[Path], folder: Path | None
+) -> Iterator[Prediction | Skipped]:
+    """The predictions, each drawn onto its image where there is a folder for that."""
+    for number, (path, one) in enumerate(zip(paths, found, strict=True)):
+        if folder is not None and isinstance(one, Prediction):
+            one.draw(open_picture(path)).save(folder / f"{number:04} {path.stem}.png")
+        yield one
+
+
+def stream(found: Iterable[Prediction | Skipped], paths: list[Path], format: Format, top: int) -> list[dict[str, Any]]:
     """Each line as soon as it is known."""
     lines = []
-    for path, one in zip(paths, predictor.predict_many(paths), strict=True):
+    for path, one in zip(paths, found, strict=True):
         lines.append(as_line(path, one))
         print(as_text(lines[-1:], format, top, header=len(lines) == 1), end="", flush=True)
     return lines
@@ -104,14 +127,20 @@ def as_text(lines: list[dict[str, Any]], format: Format, top: int, *, header: bo
     return text.getvalue()
 
 
+def ranked(line: dict[str, Any]) -> dict[str, Any]:
+    """Classes with their probabilities; of a mask the shares of the image that they cover."""
+    shares = line.get("shares")
+    return line if shares is None else {**line, "classes": list(shares), "probabilities": list(shares.values())}
+
+
 def pretty(lines: list[dict[str, Any]]) -> Table:
     """The best class with a bar for its share, and the next ones small beside it."""
-    good = [line for line in lines if "classes" in line]
+    good = [ranked(line) for line in lines if "skipped" not in line]
     wide = out.width >= 100
     names = [shortened(line["file"], 40 if wide else 26) for line in good]
     taken = longest(names) + longest(line["classes"][0] for line in good) + 6 + (12 + 3 if wide else 0) + 4 * 3
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("picture", "prediction", "", *([""] if wide else [])):
+    for heading in ("image", "prediction", "", *([""] if wide else [])):
         table.add_column(heading, no_wrap=True)
     table.add_column("or", style="dim", no_wrap=True)
     for name, line in zip(names, good, strict=True):

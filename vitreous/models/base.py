@@ -114,7 +114,8 @@ class Features:
 class Model(nn.Module, ABC):
     """Images in, named outputs out. A family implements :meth:`outputs` and :meth:`blocks`, and owns its heads."""
 
-    #: The output that ``forward`` gives where it is a single tensor.
+    #: What it is built for, and the output that ``forward`` gives where it is a single tensor.
+    task: str = "classify"
     main_output: str = "class"
     #: Names of the attributes that hold a head, whose parameters depend on the classes.
     head_names: tuple[str, ...] = ("head",)
@@ -125,7 +126,8 @@ class Model(nn.Module, ABC):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.spec = Spec(Preprocess(image_size=config.image_size).with_channels(config.num_channels))
+        preprocess = Preprocess(image_size=config.image_size).with_channels(config.num_channels)
+        self.spec = Spec(preprocess, task=self.task)
 
     @abstractmethod
     def outputs(self, inputs: Inputs) -> dict[str, Tensor]: ...

@@ -43,6 +43,7 @@ class SegmenterConfig(ModelConfig):
 
 class Segmenter(Model):
     config: SegmenterConfig
+    task = "segment"
     main_output = "masks"
 
     def __init__(self, config: SegmenterConfig) -> None:

@@ -121,7 +121,7 @@ def table_row(tag: str, cells: Sequence[str], words: int) -> str:
     return "<tr>" + "".join(f"<{tag}{k}>{escape(c)}</{tag}>" for k, c in zip(kinds, cells, strict=True)) + "</tr>"
 
 
-def bars(names: Sequence[str], values: Sequence[float], *, chance: float) -> str:
+def bars(names: Sequence[str], values: Sequence[float], *, chance: float = 0.0) -> str:
     """One bar per name on a scale from 0 to 1, which starts at the value that guessing gives."""
     rows = "".join(
         f'<span>{escape(name)}</span><div><i class="{"right" if value >= chance else "wrong"}" '

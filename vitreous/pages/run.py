@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vitreous.draw import run as figures
 from vitreous.pages import html
 from vitreous.pages.run_folder import Predictions, Run, is_number, read_run
+from vitreous.pages.run_masks import mask_sections
 from vitreous.tasks import metrics
 from vitreous.weights.files import write_atomically
 
@@ -25,6 +26,8 @@ MOST_MISTAKES = 24
 FACTS = (
     ("accuracy", "accuracy", "{:.2%}"),
     ("top5", "among the best five", "{:.2%}"),
+    ("miou", "mean IoU", "{:.2%}"),
+    ("pixel_accuracy", "pixel accuracy", "{:.2%}"),
     ("auroc", "mean AUROC", "{:.3f}"),
     ("average_precision", "average precision", "{:.3f}"),
     ("loss", "loss", "{:.3f}"),
@@ -33,6 +36,13 @@ FACTS = (
     ("images_per_second", "images per second", "{:,.0f}"),
     ("parameters", "parameters", "{:,.0f}"),
 )
+
+#: The metrics whose curves are drawn beside the loss, by task: key in the log, title.
+SCORES = {
+    "classify": (("accuracy", "accuracy"),),
+    "multilabel": (("auroc", "AUROC"),),
+    "segment": (("pixel_accuracy", "pixel accuracy"), ("miou", "mean IoU")),
+}
 
 
 def write_report(run: Path) -> Path:
@@ -55,6 +65,8 @@ def parts(run: Run) -> Iterator[str]:
     yield learning(run)
     if run.predictions is not None:
         yield from answers(run, run.predictions)
+    if run.task == "segment":
+        yield from mask_sections(run)
     yield mistakes_section(run)
     yield settings_section(run)
 
@@ -62,7 +74,7 @@ def parts(run: Run) -> Iterator[str]:
 def answers(run: Run, predictions: Predictions) -> Iterator[str]:
     """What the answers on the test pictures show; a note instead when they cannot be measured."""
     try:
-        if run.multi_label:
+        if run.task == "multilabel":
             yield label_section(run, predictions)
         else:
             yield confusion_section(run, predictions)
@@ -95,9 +107,9 @@ def clock(seconds: float) -> str:
 
 
 def learning(run: Run) -> str:
-    score = ("auroc", "AUROC") if run.multi_label else ("accuracy", "accuracy")
+    score = SCORES.get(run.task, SCORES["classify"])
     panels = []
-    for key, title in (("loss", "loss"), score, ("lr", "learning rate")):
+    for key, title in (("loss", "loss"), *score, ("lr", "learning rate")):
         lines = {name: run.line(kind, key) for name, kind in (("training", "train"), ("validation", "valid"))}
         if known := {name: points for name, points in lines.items() if points[0]}:
             panels.append(figures.curve(title, known))

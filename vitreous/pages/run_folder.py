@@ -4,8 +4,9 @@ config.json      the resolved recipe
 log.jsonl        one object a line: step, kind ("train" or "valid"), loss, accuracy, lr, …
 result.json      final measures, seconds, images, parameters, threads, seed, commit
 classes.json     names in the order of the logits
-predictions.npz  logits (n, k), targets (n, k)
+predictions.npz  logits (n, k), targets (n, k); for masks the confusion matrix (k, k) of all pixels
 mistakes.npz     images (m, c, y, x) bytes; true, predicted, probability (m,); attention (m, v, w) where it is known
+examples.npz     for masks: images (m, c, y, x) bytes; true, predicted (m, y, x)
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Run:
     result: dict[str, Any] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     predictions: Predictions | None = None
+    confusion: NDArray[np.int64] | None = None  # of pixels
     mistakes: dict[str, NDArray[Any]] = field(default_factory=dict)
+    examples: dict[str, NDArray[Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -52,10 +55,9 @@ class Run:
         return (validations[-1] if validations else {}) | self.result
 
     @property
-    def multi_label(self) -> bool:
-        if "auroc" in self.measures:
-            return True
-        return self.predictions is not None and not np.allclose(self.predictions.targets.sum(axis=1), 1)
+    def task(self) -> str:
+        """What the outputs mean, as the run says; a run that does not was a classifier's."""
+        return str(self.result.get("task", "multilabel" if "auroc" in self.measures else "classify"))
 
     def name(self, index: int) -> str:
         return self.classes[index] if index < len(self.classes) else f"class {index}"
@@ -68,14 +70,16 @@ class Run:
 
 def read_run(folder: Path) -> Run:
     notes: list[str] = []
-    answers = read_arrays(folder / "predictions.npz", notes, needed=("logits", "targets"))
+    answers = read_arrays(folder / "predictions.npz", notes, needed=(("logits", "targets"), ("confusion",)))
     return Run(
         config=read_json(folder / "config.json", notes, {}),
         log=read_log(folder / "log.jsonl", notes),
         result=read_json(folder / "result.json", notes, {}),
         classes=tuple(str(name) for name in read_json(folder / "classes.json", notes, [])),
-        predictions=Predictions(answers["logits"], answers["targets"]) if answers else None,
-        mistakes=read_arrays(folder / "mistakes.npz", notes, needed=("images", "true", "predicted", "probability")),
+        predictions=Predictions(answers["logits"], answers["targets"]) if "logits" in answers else None,
+        confusion=answers.get("confusion"),
+        mistakes=read_arrays(folder / "mistakes.npz", notes, needed=(("images", "true", "predicted", "probability"),)),
+        examples=read_arrays(folder / "examples.npz", notes, needed=(("images", "true", "predicted"),)),
         notes=notes,
     )
 
@@ -111,7 +115,8 @@ def read_log(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     return entries
 
 
-def read_arrays(path: Path, notes: list[str], *, needed: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+def read_arrays(path: Path, notes: list[str], *, needed: tuple[tuple[str, ...], ...]) -> dict[str, NDArray[Any]]:
+    """The arrays of a file that holds one of these sets of names, all equally long."""
     if not path.is_file():
         return {}
     try:
@@ -119,8 +124,9 @@ def read_arrays(path: Path, notes: list[str], *, needed: tuple[str, ...]) -> dic
             arrays = {name: file[name] for name in file.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile):
         arrays = {}
-    if all(name in arrays for name in needed) and len({len(arrays[name]) for name in needed}) == 1:
-        return arrays if len(arrays[needed[0]]) else {}
+    for names in needed:
+        if all(name in arrays for name in names) and len({len(arrays[name]) for name in names}) == 1:
+            return arrays if len(arrays[names[0]]) else {}
     notes.append(f"{path.name} is damaged or incomplete and was left out.")
     return {}
 

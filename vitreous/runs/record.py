@@ -49,6 +49,7 @@ def write_record(
         "train_images": len(prepared.train),
         "valid_images": 0 if outcome.meter is None else len(outcome.meter),
         "unreadable": outcome.unreadable,
+        "task": prepared.model.spec.task,
         "command": command,
         "seed": recipe.train.seed,
         "threads": torch.get_num_threads(),

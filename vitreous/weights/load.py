@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitreous.layers.position import Grid, Learned, LearnedAxes, RelativeBias
 from vitreous.models import create_model, find_config
-from vitreous.models.base import Model, ModelConfig
+from vitreous.models.base import Backbone, Model, ModelConfig
 from vitreous.spec import Spec
 from vitreous.weights import files, published
 from vitreous.weights.keymaps import Translation, keymaps_of
@@ -114,6 +114,10 @@ def load_weights(
     """
     if head not in ("adapt", "strict"):
         raise ValueError(f"head must be 'adapt' or 'strict', got {head!r}")
+    if not isinstance(model, Backbone) and not holds_whole(model, source):
+        report = load_weights(model.backbone, source, head=head)
+        model.spec = replace(model.spec, preprocess=model.backbone.spec.preprocess)
+        return report
     if isinstance(source, Mapping):
         return install(model, files.WeightsFile(dict(source)), "the given tensors", head=head)
     if is_name(source) and source in published.PUBLISHED:
@@ -122,6 +126,13 @@ def load_weights(
         adopt_spec(model, known.spec(), keep_names=model.config.num_classes == known.num_classes)
         return report
     return install(model, files.read(source), str(source), head=head)
+
+
+def holds_whole(model: Model, source: str | os.PathLike[str] | Mapping[str, Tensor]) -> bool:
+    """Whether weights are those of such a model, and not of its backbone alone."""
+    if isinstance(source, Mapping):
+        return any(name in source for name in model.state_dict())
+    return not is_name(source) and holds_whole(model, files.read(source).tensors)
 
 
 def install(
@@ -289,10 +300,11 @@ def show(grid: Grid) -> str:
 
 
 def adopt_spec(model: Model, spec: Spec, *, keep_names: bool) -> None:
-    """Preprocessing comes with the weights, at this model's size; names of classes only when the head came too."""
+    """Preprocessing comes with the weights, at this model's size; class names and task only when the head came too."""
     preprocess = replace(spec.preprocess, image_size=model.config.image_size)
     labels = spec.labels if keep_names and spec.labels.names else model.spec.labels
-    model.spec = Spec(preprocess.with_channels(model.config.num_channels), labels)
+    task = spec.task if keep_names else model.spec.task
+    model.spec = Spec(preprocess.with_channels(model.config.num_channels), labels, task)
 
 
 def check_dtypes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: str) -> None:
