@@ -151,7 +151,6 @@ def test_help_lists_the_recipes(capsys):
         (("train", "cifar10_vit", "--data", "no/such/place"), "no/such/place"),
         (("train", "quickstart", "--model", "vit_tiny_16"), "a recipe brings its own model"),
         (("train", "quickstart", "--train.optimizer", "adam"), "got 'adam'; did you mean 'adamw'?"),
-        (("train", "quickstart", "--train.optimizer.lrr", "3"), "Muon has no option 'lrr'"),
         (("train", "quickstart", "--train.optimizer", "sgd", "0.1"), "options of sgd are written as in name=value"),
         (("train", "quickstart", "--train.optimizer.lr"), "--train.optimizer.lr needs a value"),
         (("evaluate", "no.safetensors", "--data", "shapes"), "there is no weights file"),
@@ -162,6 +161,12 @@ def test_mistakes_get_one_line(capsys, words, message):
     assert code == 2
     assert message in err
     assert "Traceback" not in err
+
+
+def test_a_misspelt_option_of_an_optimizer_names_the_nearest(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "quickstart", "--train.optimizer.lrr", "3"])
+    assert "Muon has no option 'lrr'; did you mean 'lr'?" in capsys.readouterr().err
 
 
 def test_fine_tuning_reports_what_was_loaded(capsys, tmp_path, photos):

@@ -137,9 +137,7 @@ def test_resuming_with_other_settings_is_refused(tmp_path):
     train(with_training(steps=2), tmp_path)
     with pytest.raises(ValueError, match=r"other settings \(train.optimizer.weight_decay was 0.05, is 1.0\)"):
         train(with_training(steps=2, optimizer=AdamW(weight_decay=1.0)), tmp_path, resume=True)
-    with pytest.raises(
-        ValueError, match=r"\(train.optimizer was adamw, is sgd; train.optimizer.momentum was not set, is"
-    ):
+    with pytest.raises(ValueError, match=r"\(train.optimizer was adamw, is sgd; .*momentum was not set, is 0.9\)"):
         train(with_training(steps=2, optimizer="sgd"), tmp_path, resume=True)
     with pytest.raises(ValueError, match="holds a run already"):
         train(with_training(steps=2), tmp_path)

@@ -237,7 +237,7 @@ def settings_section(run: Run) -> str:
 
 
 def flattened(config: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """``train.lr`` for nested settings."""
+    """``train.optimizer.lr`` for nested settings."""
     for key, value in config.items():
         if isinstance(value, dict) and value:
             yield from flattened(value, f"{above}{key}.")
