@@ -30,13 +30,19 @@ def _symbols_are_no_ints(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """One model in training mode, its file, and what the exporter says of it."""
+def model():
+    """A model in training mode, with labels and a preprocessing of its own."""
+    model = small("vit_tiny_16", depth=1, distilled=True).train()
+    model.name_classes(["ant", "bee", "cat", "dog", "eel", "fox", "gnu"])
+    model.spec = replace(model.spec, preprocess=replace(model.spec.preprocess, mean=(0.1, 0.2, 0.3)))
+    return model
+
+
+@pytest.fixture(scope="module")
+def made(model, tmp_path_factory):
+    """The model, its weights before it was exported, and what the exporter says of its file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-        model = small("vit_tiny_16", depth=1, distilled=True).train()
-        model.name_classes(["ant", "bee", "cat", "dog", "eel", "fox", "gnu"])
-        model.spec = replace(model.spec, preprocess=replace(model.spec.preprocess, mean=(0.1, 0.2, 0.3)))
         before = copy.deepcopy(model.state_dict())
         result = export(model, tmp_path_factory.mktemp("exported") / "model.onnx")
     return model, before, result
@@ -89,7 +95,7 @@ def test_it_runs_where_vitreous_and_torch_are_not(made):
     assert subprocess.check_output([sys.executable, "-c", code, made[2].path], text=True).strip() == "(2, 7)"
 
 
-def test_a_file_that_disagrees_never_appears(made, tmp_path, monkeypatch):
+def test_a_file_that_disagrees_never_appears(model, tmp_path, monkeypatch):
     """An exporter that loses a bias; what lay there before stays."""
     right = formats.to_onnx
 
@@ -102,18 +108,18 @@ def test_a_file_that_disagrees_never_appears(made, tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "to_onnx", wrong)
     (tmp_path / "model.onnx").write_text("older")
     with pytest.raises(Disagrees, match=r"disagrees with the original by .* at batch .*, 64×64 pixels"):
-        export(made[0], tmp_path / "model.onnx", sizes="fixed")
+        export(model, tmp_path / "model.onnx", sizes="fixed")
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
     assert (tmp_path / "model.onnx").read_text() == "older"
 
 
-def test_nothing_is_left_when_the_exporter_breaks(made, tmp_path, monkeypatch):
+def test_nothing_is_left_when_the_exporter_breaks(model, tmp_path, monkeypatch):
     def broken(program):
         raise RuntimeError("no such operator\nand much more")
 
     monkeypatch.setattr(formats, "to_onnx", broken)
     with pytest.raises(ValueError, match=r"^ViT cannot be exported: no such operator$"):
-        export(made[0], tmp_path / "model.onnx", sizes="fixed")
+        export(model, tmp_path / "model.onnx", sizes="fixed")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -136,31 +142,31 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("name", "options", "message"), ERRORS)
-def test_errors_of_one_line(made, tmp_path, name, options, message):
+def test_errors_of_one_line(model, tmp_path, name, options, message):
     (tmp_path / "folder.onnx").mkdir()
     with pytest.raises(ValueError, match=message) as caught:
-        export(made[0], tmp_path / name, **options)
+        export(model, tmp_path / name, **options)
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_that_cannot_be_written(made, tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_written(model, tmp_path, monkeypatch):
     def refuse(self, *args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("pathlib.Path.touch", refuse)
     with pytest.raises(ValueError, match=r"cannot write .*: Permission denied; choose another folder"):
-        export(made[0], tmp_path / "model.onnx")
+        export(model, tmp_path / "model.onnx")
 
 
-def test_missing_packages_and_compilers_are_named(made, tmp_path, monkeypatch):
+def test_missing_packages_and_compilers_are_named(model, tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ValueError, match=r"no C\+\+ compiler here; install g\+\+ or clang, or export to .onnx"):
-        export(made[0], tmp_path / "model.pt2")
+        export(model, tmp_path / "model.pt2")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"onnxscript and onnxruntime; pip install 'vitreous\[export\]'"):
-        export(made[0], tmp_path / "model.onnx")
+        export(model, tmp_path / "model.onnx")
     with pytest.raises(Unfit, match="ONNX Runtime cannot run it: ONNX needs"):
-        prepare(made[0], torch.randn(1, 3, 64, 64))
+        prepare(model, torch.randn(1, 3, 64, 64))
 
 
 def test_only_models_are_exported(tmp_path):
@@ -177,13 +183,13 @@ def test_a_foreign_file_does_not_tell(tmp_path):
         read_spec(tmp_path / "nothing.onnx")
 
 
-def test_the_engine_takes_any_batch(made):
-    model = copy.deepcopy(made[0]).eval()
-    engine = prepare(made[0], torch.randn(1, 3, 64, 64))
+def test_the_engine_takes_any_batch(model):
+    plain = copy.deepcopy(model).eval()
+    engine = prepare(model, torch.randn(1, 3, 64, 64))
     assert list(engine.parameters()) == []
     for batch in (1, 3):
         images = torch.randn(batch, 3, 64, 64)
-        assert relative_error(engine(images), model(images).detach()) < 1e-5
+        assert relative_error(engine(images), plain(images).detach()) < 1e-5
 
 
 @pytest.mark.slow

@@ -39,12 +39,15 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def kernels(folder):
-    """The kernel for the vectors of this CPU, in plain C, and for AMX tiles that are emulated in plain C."""
-    levels = {"portable": build.compile_library("portable", folder=folder)}
+    """The kernel for the vectors of this CPU, in plain C, and for AMX tiles that are emulated in plain C.
+
+    All but the last are kept in the cache, which knows them by their source.
+    """
+    levels = {"portable": build.compile_library("portable")}
     levels["tiles"] = build.compile_library("portable", f'-DTILES="{EMULATED}"', folder=folder)
     for level in ("avx2", "avx512_vnni"):
         if build.LEVELS[level][0] <= machine.cpu_flags():
-            levels[level] = build.compile_library(level, folder=folder)
+            levels[level] = build.compile_library(level)
     return {level: build.open_library(path) for level, path in levels.items()}
 
 
@@ -541,9 +544,9 @@ def test_without_the_instructions(monkeypatch, forgotten):
         build.library()
 
 
-def test_an_instruction_that_ends_the_process_is_passed_over(monkeypatch, forgotten, kernels, folder):
+def test_an_instruction_that_ends_the_process_is_passed_over(monkeypatch, forgotten, kernels):
     """As on virtual machines that announce AMX and end whoever uses it: the trial dies, the next level is taken."""
-    portable = build.compile_library("portable", folder=folder)
+    portable = build.compile_library("portable")
     monkeypatch.setattr(build, "LEVELS", {"amx": (frozenset(), ()), "avx2": (frozenset(), ())})
     monkeypatch.setattr(build, "compile_library", lambda level: portable.with_name(f"{level}.so"))
     monkeypatch.setattr(build, "open_library", lambda path: ctypes.CDLL(str(portable)))
@@ -551,8 +554,8 @@ def test_an_instruction_that_ends_the_process_is_passed_over(monkeypatch, forgot
     assert build.library()[0] == "avx2"
 
 
-def test_the_trial_finds_a_wrong_kernel(monkeypatch, kernels, folder):
-    path = build.compile_library("portable", folder=folder)
+def test_the_trial_finds_a_wrong_kernel(monkeypatch, kernels):
+    path = build.compile_library("portable")
     trial.main(str(path))
     monkeypatch.setattr(trial, "NativeLinear", lambda linear, kind, library: lambda x: linear(x) * 1.1)
     with pytest.raises(SystemExit, match="int16: relative error"):
