@@ -11,7 +11,7 @@ import vitreous
 
 PACKAGE = Path(vitreous.__file__).parent
 
-#: What each part may import of ours, beside itself; ``spec`` and ``machine`` are open to all.
+#: What each part may import of ours, beside itself; those of ``OPEN_TO_ALL`` are free for all.
 EVERYTHING = {
     "runs",
     "layers",
@@ -52,7 +52,7 @@ MAY_IMPORT = {
     "cli": EVERYTHING,
     "__main__": {"cli"},
 }
-OPEN_TO_ALL = {"spec", "options", "machine", "memory"}
+OPEN_TO_ALL = {"spec", "options", "files", "machine", "memory"}
 
 
 def imports_of_ours(path: Path) -> set[str]:

@@ -15,7 +15,7 @@ from rich.progress import Progress, TaskID
 from vitreous.cli.show import err, out, table
 from vitreous.evaluate import Evaluation, open_split
 from vitreous.evaluate import evaluate as measure
-from vitreous.weights.files import write_atomically
+from vitreous.files import write_atomically
 from vitreous.weights.load import load
 
 MANY_CLASSES = 20

@@ -18,7 +18,7 @@ from vitreous.cli.resumable import forget, journalled
 from vitreous.cli.show import err, longest, out, shortened
 from vitreous.data.pictures import find_pictures
 from vitreous.deploy.predictor import Prediction, Predictor, Skipped
-from vitreous.weights.files import write_atomically
+from vitreous.files import write_atomically
 
 Format = Literal["table", "jsonl", "csv"]
 

@@ -16,7 +16,7 @@ from vitreous.explain.figures import as_picture
 from vitreous.explain.inline import image_tag
 from vitreous.explain.portrait import Portrait
 from vitreous.explain.portrait_sections import SECTIONS, Section
-from vitreous.weights.files import write_atomically
+from vitreous.files import write_atomically
 
 STYLE = """
 .side { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1.5rem 2.5rem }

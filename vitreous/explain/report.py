@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from vitreous.explain import report_figures as figures
 from vitreous.explain import report_page as html
 from vitreous.explain.report_run import Predictions, Run, is_number, read_run
+from vitreous.files import write_atomically
 from vitreous.tasks import metrics
-from vitreous.weights.files import write_atomically
 
 MOST_CLASSES_IN_MATRIX = 50
 MOST_PAIRS = 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from vitreous.runs.recipe import Recipe
 from vitreous.runs.prepare import Prepared
 from vitreous.train.loop import Outcome
 from vitreous.train.parallel import World
-from vitreous.weights.files import write_atomically
+from vitreous.files import commit, write_atomically
 from vitreous.weights.load import load_weights
 
 SHOWN_MISTAKES = 12
@@ -103,12 +102,3 @@ def as_bytes(images: torch.Tensor, model: Backbone) -> NDArray[np.uint8]:
     mean, std = (torch.tensor(values)[:, None, None] for values in (own.mean, own.std))
     pixels = ((images * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
     return pixels.expand(-1, 3, -1, -1).numpy() if pixels.shape[1] == 1 else pixels[:, :3].numpy()
-
-
-def commit() -> str:
-    """The version of the code at hand, as git names it; empty outside a repository."""
-    here = Path(__file__).parent
-    answer = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True, check=False
-    )
-    return answer.stdout.strip()

@@ -12,7 +12,7 @@ from vitreous.runs.prepare import Prepared, prepare
 from vitreous.runs.record import write_record
 from vitreous.train.loop import Outcome, Trainer
 from vitreous.train.parallel import World, join
-from vitreous.weights.files import write_atomically
+from vitreous.files import write_atomically
 
 
 def train(recipe: Recipe | str, output: str | os.PathLike[str] = "", *, resume: bool = False) -> Outcome:

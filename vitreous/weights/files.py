@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from vitreous.files import write_atomically
 from vitreous.models import FAMILIES
 from vitreous.models.base import Backbone, Config
 from vitreous.spec import Spec
@@ -84,25 +85,6 @@ def on_meta(config: Config, where: str) -> Backbone:
             return config.build()
     except Exception as error:  # sizes that overflow raise many kinds of error
         raise ValueError(f"{where}: no model can be built from its config ({first_line(error)})") from None
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Readers see the old file or the new one, never half of it, even when power or disk fail midway."""
-    path = path.resolve()
-    if path.is_dir():
-        raise ValueError(f"cannot write {path}: it is a folder")
-    if not path.parent.is_dir():
-        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def read(path: str | os.PathLike[str]) -> WeightsFile:
