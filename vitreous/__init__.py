@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from vitreous.compress.fold import Fold, fold
+    from vitreous.compress.replace_activation import ReplaceActivation
     from vitreous.cost import Cost, cost
     from vitreous.data.augment import Augment
     from vitreous.data.shapes import Shapes
@@ -26,9 +28,9 @@ if TYPE_CHECKING:
     from vitreous.explain.record import record
     from vitreous.explain.sitting import portrait
     from vitreous.explain.trace import Trace
-    from vitreous.layers.reparam import fold
     from vitreous.models import create_model, list_models
     from vitreous.models.base import Backbone, Config, FeatureMap, Features
+    from vitreous.models.edit import Edit
     from vitreous.models.pyramid import PyramidConfig, StageConfig
     from vitreous.runs.recipe import DataConfig, Recipe
     from vitreous.runs.run import train
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
     from vitreous.weights.published import list_weights
 
 _HOME = {
+    "Fold": "vitreous.compress.fold",
+    "fold": "vitreous.compress.fold",
+    "ReplaceActivation": "vitreous.compress.replace_activation",
     "Cost": "vitreous.cost",
     "cost": "vitreous.cost",
     "Augment": "vitreous.data.augment",
@@ -60,13 +65,13 @@ _HOME = {
     "Trace": "vitreous.explain.trace",
     "portrait": "vitreous.explain.sitting",
     "record": "vitreous.explain.record",
-    "fold": "vitreous.layers.reparam",
     "create_model": "vitreous.models",
     "list_models": "vitreous.models",
     "Backbone": "vitreous.models.base",
     "Config": "vitreous.models.base",
     "FeatureMap": "vitreous.models.base",
     "Features": "vitreous.models.base",
+    "Edit": "vitreous.models.edit",
     "PyramidConfig": "vitreous.models.pyramid",
     "StageConfig": "vitreous.models.pyramid",
     "DataConfig": "vitreous.runs.recipe",

@@ -201,7 +201,7 @@ def identity(job: Job, ways: list[Way]) -> str:
     versions = vitreous.__version__, torch.__version__, torch.get_num_threads()
     here = machine.cpu_name(), sorted(machine.cpu_flags()), machine.c_compiler()
     shapes = [tuple(images.shape) for images in job.examples]
-    words = repr((job.model.config, shapes, job.tolerance, job.static, ways, here, versions))
+    words = repr((job.model.config, job.model.edits, shapes, job.tolerance, job.static, ways, here, versions))
     return digest(words)[:16]
 
 

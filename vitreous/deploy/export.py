@@ -23,7 +23,7 @@ from vitreous.files import replacing
 from vitreous.models.base import Backbone
 from vitreous.options import checked_choice
 from vitreous.spec import Size, Spec, pair
-from vitreous.weights.files import FORMAT, VERSION, family_of
+from vitreous.weights.formats import FORMAT, VERSION, family_of
 
 Sizes = Literal["auto", "any", "fixed"]
 
@@ -172,6 +172,7 @@ def describe(model: Backbone, image_size: Size, multiple_of: Size | None) -> dic
         "preprocess": asdict(preprocess),
         "labels": list(model.spec.labels),
         "config": model.config.to_json(),
+        "edits": [edit.to_json() for edit in model.edits],
         "multiple_of": multiple_of,
     }
     texts = {"format": FORMAT, "version": str(VERSION), "family": family_of(model.config)}

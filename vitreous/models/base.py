@@ -6,6 +6,7 @@ heads    = model.heads(features)      every head's output by name; forward avera
 model.blocks()                        the repeated units in order: what is checkpointed, sharded, compiled;
                                       "blocks.3" names the fourth of them, in every family
 model.config, model.spec              how it was built; how pictures are prepared, what classes are called
+model.edit(edit), model.edits         a change of its structure, remembered: saved with it and replayed by load
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from vitreous.layers.init import trunc_normal_
 from vitreous.layers.position import Grid
+from vitreous.models.edit import Edit
 from vitreous.options import Options
 from vitreous.spec import Labels, Preprocess, Size, Spec
 
@@ -71,6 +73,8 @@ class Backbone(nn.Module, ABC):
     #: Names of the attributes that hold a classifier.
     head_names: tuple[str, ...] = ("head",)
     head: nn.Module
+    #: What was done to the model since its config built it, in order.
+    edits: tuple[Edit, ...] = ()
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -101,6 +105,11 @@ class Backbone(nn.Module, ABC):
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
         first, *others = self.answers(images).values()
         return sum(others, first) / (1 + len(others)) if others else first
+
+    def edit(self, edit: Edit) -> None:
+        """Change the structure in place, and remember how, so that files describe it."""
+        edit.apply(self)
+        self.edits += (edit,)
 
     def reset_head(self, num_classes: int) -> None:
         """A fresh classifier in every head, with classes yet to be named; 0 classes leave the pooled features."""

@@ -17,6 +17,7 @@ from vitreous.explain.record import record
 from vitreous.explain.report import write_report
 from vitreous.layers.attention import Seam
 from vitreous.models.base import Backbone
+from vitreous.models.edit import rebuild
 from vitreous.runs.recipe import Recipe
 from vitreous.runs.prepare import Prepared
 from vitreous.train.loop import Outcome
@@ -65,7 +66,7 @@ def write_record(
 
 def kept_model(folder: Path, prepared: Prepared) -> Backbone:
     """The best model of the run, also when its family is known to nobody else."""
-    model = prepared.model.config.build().eval()
+    model = rebuild(prepared.model.config, prepared.model.edits).eval()
     load_weights(model, folder / "model.safetensors")
     model.spec = prepared.model.spec
     return model
