@@ -56,23 +56,22 @@ class NarrowMlp(vt.Edit):
 
 @dataclass(frozen=True, kw_only=True)
 class KeepHeads(vt.Edit):
-    """Keep some heads of the first block's attention, by their numbers."""
+    """Keep the first heads of the first block's attention."""
 
     name: ClassVar[str] = "keep_heads"
-    num_kept: tuple[int, ...]
+    heads: int
 
     def apply(self, model):
         mixer = model.layers[0].mixer
-        size = mixer.qkv.in_features // mixer.num_heads
-        rows = torch.cat([torch.arange(size) + size * head for head in self.num_kept]).to("cpu")
-        old_qkv, old_proj, width = mixer.qkv, mixer.proj, size * mixer.num_heads
-        mixer.qkv = nn.Linear(width, 3 * len(rows), device=old_qkv.weight.device)
-        mixer.proj = nn.Linear(len(rows), width, device=old_proj.weight.device)
+        qkv, proj, device = mixer.qkv, mixer.proj, mixer.proj.weight.device
+        width = proj.in_features // mixer.num_heads * self.heads
+        mixer.qkv, mixer.proj = nn.Linear(16, 3 * width, device=device), nn.Linear(width, 16, device=device)
         with torch.no_grad():
-            every = torch.cat([rows + part * width for part in range(3)])
-            mixer.qkv.weight.copy_(old_qkv.weight[every.to(old_qkv.weight.device)])
-            mixer.proj.weight.copy_(old_proj.weight[:, rows.to(old_proj.weight.device)])
-        mixer.num_heads = len(self.num_kept)
+            mixer.qkv.weight.copy_(qkv.weight.unflatten(0, (3, -1))[:, :width].flatten(0, 1))
+            mixer.qkv.bias.copy_(qkv.bias.unflatten(0, (3, -1))[:, :width].flatten(0, 1))
+            mixer.proj.weight.copy_(proj.weight[:, :width])
+            mixer.proj.bias.copy_(proj.bias)
+        mixer.num_heads = self.heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,14 +139,14 @@ def test_an_edited_model_is_saved_and_loaded(edits, path, own_edits):
     assert not torch.allclose(again(images()), before, rtol=1e-3)
 
 
-@pytest.mark.parametrize("heads", [(0,), (1,), (1, 0)])
-def test_heads_that_are_gone_stay_gone(heads, path, own_edits):
+def test_heads_that_are_gone_stay_gone(path, own_edits):
     model = vit()
-    model.edit(KeepHeads(num_kept=heads))
+    model.edit(KeepHeads(heads=1))
     vt.save(model, path)
     again = vt.load(path)
-    assert again.layers[0].mixer.qkv.weight.shape == (3 * 8 * len(heads), 16)
-    assert (again.layers[0].mixer.num_heads, again.layers[1].mixer.num_heads) == (len(heads), 2)
+    assert again.layers[0].mixer.qkv.weight.shape == (3 * 8, 16)
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
+    assert (again.layers[0].mixer.num_heads, again.layers[1].mixer.num_heads) == (1, 2)
 
 
 def test_other_options_with_the_same_edits(path, own_edits):

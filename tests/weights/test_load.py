@@ -275,7 +275,10 @@ BAD_FILES = {
     "header length absurd": (lambda p: flip(p, 6), "neither a safetensors|damaged"),
     "text": (lambda p: p.write_text("these are not weights, just words"), "neither a safetensors file nor"),
     "a web page": (lambda p: p.write_text("<!DOCTYPE html><html>not found</html>"), "neither a safetensors file nor"),
-    "newer format": (lambda p: rewrite(p, version="99"), "format version 99, this Vitreous reads up to 1; upgrade"),
+    "newer format": (
+        lambda p: rewrite(p, version="99"),
+        "format version 99 was written by a newer Vitreous, this one reads up to 2; upgrade",
+    ),
     "config not JSON": (lambda p: rewrite(p, config="{"), "description is not valid"),
     "config not a table": (lambda p: rewrite(p, config="[1]"), "description is not valid"),
     "unknown option": (lambda p: changed_config(p, dpeth=3), "no option 'dpeth'; did you mean 'depth'"),
