@@ -32,14 +32,15 @@ MEDIUM = ("deit_small_16", "xcit_small_12_16", "pvt_small", "pvt_v2_b2", "swin_t
 SIZES, SEED = (224, 448), 0
 
 
-def options(name: str, side: int) -> dict[str, Any]:
-    return {"image_size": side} | ({"folded": True} if name.startswith("fastvit") else {})
+def prepared(name: str, side: int) -> vt.Backbone:
+    model = vt.create_model(name, image_size=side).eval()
+    return vt.fold(model) if name.startswith("fastvit") else model
 
 
 @torch.inference_mode()
 def best_seconds(names: tuple[str, ...], side: int, rounds: int) -> dict[str, float]:
     image = torch.randn(1, 3, side, side)
-    models = {name: vt.create_model(name, **options(name, side)).eval() for name in names}
+    models = {name: prepared(name, side) for name in names}
     seconds = interleave({name: lambda m=model: m(image) for name, model in models.items()}, rounds)
     return {name: min(times) for name, times in seconds.items()}
 
@@ -47,7 +48,7 @@ def best_seconds(names: tuple[str, ...], side: int, rounds: int) -> dict[str, fl
 def measure(sizes: tuple[int, ...], rounds: int) -> list[dict[str, Any]]:
     names = SMALL + MEDIUM
     seconds = {side: best_seconds(names, side, rounds) for side in sizes}
-    costs = {side: {name: vt.cost(name, **options(name, side)) for name in names} for side in sizes}
+    costs = {side: {name: vt.cost(prepared(name, side)) for name in names} for side in sizes}
     return [
         {
             "model": name,

@@ -11,11 +11,12 @@ import vitreous
 
 PACKAGE = Path(vitreous.__file__).parent
 
-#: What each part may import of ours, beside itself; ``spec`` and ``machine`` are open to all.
+#: What each part may import of ours, beside itself; those of ``OPEN_TO_ALL`` are free for all.
 EVERYTHING = {
     "runs",
     "layers",
     "models",
+    "compress",
     "weights",
     "data",
     "cost",
@@ -38,7 +39,8 @@ MAY_IMPORT = {
     "layers": set(),
     "data": set(),
     "models": {"layers"},
-    "weights": {"models", "layers"},
+    "compress": {"models", "layers"},
+    "weights": {"models", "layers", "compress"},
     "cost": {"models", "layers"},
     "anatomy": {"cost", "models", "layers"},
     "catalogue": {"cost", "models", "weights"},
@@ -56,7 +58,7 @@ MAY_IMPORT = {
     "cli": EVERYTHING,
     "__main__": {"cli"},
 }
-OPEN_TO_ALL = {"spec", "options", "machine", "memory"}
+OPEN_TO_ALL = {"spec", "options", "files", "machine", "memory"}
 
 
 def imports_of_ours(path: Path) -> set[str]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from vitreous.compress.fold import Fold, fold
+    from vitreous.compress.replace_activation import ReplaceActivation
     from vitreous.cost import Cost, cost
     from vitreous.data.augment import Augment
     from vitreous.data.base import ArrayDataset, Arrays, Dataset, FileDataset
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
     from vitreous.explain.explanation import Portrait
     from vitreous.explain.record import record
     from vitreous.explain.trace import Trace
-    from vitreous.layers.reparam import fold
     from vitreous.models import create_model, list_models
     from vitreous.models.base import Backbone, Config, FeatureMap, Features, Model, ModelConfig
+    from vitreous.models.edit import Edit
     from vitreous.models.pyramid import PyramidConfig, StageConfig
     from vitreous.models.segmenter import SegmenterConfig
     from vitreous.runs.recipe import DataConfig, Recipe
@@ -49,6 +51,9 @@ if TYPE_CHECKING:
     from vitreous.weights.published import list_weights
 
 _HOME = {
+    "Fold": "vitreous.compress.fold",
+    "fold": "vitreous.compress.fold",
+    "ReplaceActivation": "vitreous.compress.replace_activation",
     "Cost": "vitreous.cost",
     "cost": "vitreous.cost",
     "Augment": "vitreous.data.augment",
@@ -71,7 +76,6 @@ _HOME = {
     "Trace": "vitreous.explain.trace",
     "portrait": "vitreous.explain.explainer",
     "record": "vitreous.explain.record",
-    "fold": "vitreous.layers.reparam",
     "create_model": "vitreous.models",
     "list_models": "vitreous.models",
     "Backbone": "vitreous.models.base",
@@ -81,6 +85,7 @@ _HOME = {
     "Model": "vitreous.models.base",
     "ModelConfig": "vitreous.models.base",
     "SegmenterConfig": "vitreous.models.segmenter",
+    "Edit": "vitreous.models.edit",
     "PyramidConfig": "vitreous.models.pyramid",
     "StageConfig": "vitreous.models.pyramid",
     "DataConfig": "vitreous.runs.recipe",

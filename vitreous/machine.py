@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import platform
@@ -19,6 +18,8 @@ import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
+
+from vitreous.files import digest, write_atomically
 
 CACHED = ("survives-*.json", "choice-*.json", "linear-*.so", "*.pt2")  # what we keep in the cache folder
 UNUSED_DAYS = 90
@@ -34,8 +35,8 @@ def bf16_is_safe() -> bool:
 @functools.cache
 def survives(program: str) -> bool:
     """Whether a Python program ends well here; the answer is kept in the cache folder."""
-    question = hashlib.sha256("\n".join([cpu_name(), *sorted(cpu_flags()), version("torch"), program]).encode())
-    memory = cache_folder() / f"survives-{question.hexdigest()[:16]}.json"
+    question = digest("\n".join([cpu_name(), *sorted(cpu_flags()), version("torch"), program]))
+    memory = cache_folder() / f"survives-{question[:16]}.json"
     with contextlib.suppress(OSError, ValueError, KeyError):
         known = bool(json.loads(memory.read_text())["survives"])
         used(memory)
@@ -43,15 +44,9 @@ def survives(program: str) -> bool:
     command = [sys.executable, "-c", program]
     answer = subprocess.run(command, capture_output=True, timeout=300, check=False).returncode == 0
     with contextlib.suppress(OSError):
-        write(memory, json.dumps({"survives": answer, "program": program, "cpu": cpu_name()}, indent=1))
+        content = {"survives": answer, "program": program, "cpu": cpu_name()}
+        write_atomically(memory, json.dumps(content, indent=1).encode())
     return answer
-
-
-def write(path: Path, text: str) -> None:
-    """All of it or nothing."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(text)
-    os.replace(file.name, path)
 
 
 @functools.cache

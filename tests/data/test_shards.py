@@ -84,7 +84,7 @@ def test_an_interrupted_packing_leaves_no_index(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         write_shards(arrays(), tmp_path, shard_size=10, progress=stop)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000.tar", "00001.tar.part"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000.tar"]
 
 
 @pytest.fixture

@@ -200,7 +200,7 @@ def test_killed_at_a_random_moment(long_run, tmp_path, moment):
 
 DIES_WRITING = """
 import os, signal, sys
-from vitreous.weights import files
+from vitreous import files
 
 def replace(source, target, real=os.replace):
     if "step-00000007" in str(target) and str(target).endswith(sys.argv[2]):

@@ -275,7 +275,10 @@ BAD_FILES = {
     "header length absurd": (lambda p: flip(p, 6), "neither a safetensors|damaged"),
     "text": (lambda p: p.write_text("these are not weights, just words"), "neither a safetensors file nor"),
     "a web page": (lambda p: p.write_text("<!DOCTYPE html><html>not found</html>"), "neither a safetensors file nor"),
-    "newer format": (lambda p: rewrite(p, version="99"), "format version 99, this Vitreous reads up to 1; upgrade"),
+    "newer format": (
+        lambda p: rewrite(p, version="99"),
+        "format version 99 was written by a newer Vitreous, this one reads up to 2; upgrade",
+    ),
     "config not JSON": (lambda p: rewrite(p, config="{"), "description is not valid"),
     "config not a table": (lambda p: rewrite(p, config="[1]"), "description is not valid"),
     "unknown option": (lambda p: changed_config(p, dpeth=3), "no option 'dpeth'; did you mean 'depth'"),
@@ -359,7 +362,7 @@ def test_saving_where_nothing_can_be_saved(saved):
 def test_saving_what_could_not_be_read_back(tmp_path):
     model = tiny()
     model.head = torch.nn.Linear(192, 9)
-    with pytest.raises(ValueError, match=r"not what its config says.*head.weight"):
+    with pytest.raises(ValueError, match=r"not describe this ViT.*head.weight is \(9, 192\) where it should be \(5"):
         vt.save(model, tmp_path / "model.safetensors")
 
 

@@ -18,7 +18,7 @@ from vitreous.cli.show import err, out, shortened, table
 from vitreous.data.pictures import find_pictures
 from vitreous.deploy.neighbours import Neighbour, duplicates, nearest_neighbours
 from vitreous.deploy.predictor import Predictor, Skipped
-from vitreous.weights.files import write_atomically
+from vitreous.files import write_atomically
 
 
 def embed(

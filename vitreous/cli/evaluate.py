@@ -16,10 +16,10 @@ from vitreous.cli.show import err, out, table
 from vitreous.deploy.engine import Wanted
 from vitreous.deploy.evaluate import Evaluation, open_split, targets_of
 from vitreous.deploy.evaluate import evaluate as measure
+from vitreous.files import write_atomically
 from vitreous.samples import Classes
 from vitreous.tasks.base import decoder_of
 from vitreous.tasks.meter import Metric
-from vitreous.weights.files import write_atomically
 from vitreous.weights.load import load
 
 MANY_CLASSES = 20

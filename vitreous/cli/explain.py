@@ -19,10 +19,10 @@ from vitreous.data.pictures import BadPicture, find_pictures
 from vitreous.explain.explainer import choose_methods, class_number
 from vitreous.explain.explainer import portrait as portrait_of
 from vitreous.explain.explanation import Portrait
+from vitreous.files import write_atomically
 from vitreous.models.base import Model
 from vitreous.pages.explanation import Entry, write_index, write_page
 from vitreous.pages.explanation_sections import verdict
-from vitreous.weights.files import write_atomically
 
 
 def explain(

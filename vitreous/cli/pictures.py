@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -13,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from vitreous.cli.show import err
 from vitreous.deploy.engine import Wanted
 from vitreous.deploy.predictor import Predictor
+from vitreous.files import file_digest
 
 T = TypeVar("T")
 Weights = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="WEIGHTS")]
@@ -28,10 +28,7 @@ def make_predictor(
 
 def fingerprint(weights: Path) -> str:
     """Tells one weights file from another, so that a run does not go on with a different one."""
-    if not weights.exists():
-        return str(weights)
-    with open(weights, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return file_digest(weights)[:16] if weights.exists() else str(weights)
 
 
 def with_progress(answers: Iterable[T], total: int, already: int = 0) -> Iterator[T]:

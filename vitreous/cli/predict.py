@@ -19,8 +19,8 @@ from vitreous.cli.show import err, longest, out, shortened
 from vitreous.data.pictures import find_pictures, open_picture
 from vitreous.deploy.engine import Wanted
 from vitreous.deploy.predictor import Predictor, Skipped
+from vitreous.files import write_atomically
 from vitreous.tasks.predictions import Prediction
-from vitreous.weights.files import write_atomically
 
 Format = Literal["table", "jsonl", "csv"]
 

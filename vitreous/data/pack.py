@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import tarfile
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from vitreous.data.base import ArrayDataset, Dataset, FileDataset, class_rows
 from vitreous.data.encoded import Encoded
 from vitreous.data.shard_index import INDEX, Index, Shard, Target, write_index
 from vitreous.data.threads import Progress
+from vitreous.files import replacing
 from vitreous.samples import Classes, MultiLabels
 
 HEADER = tarfile.BLOCKSIZE  # of a file in a plain tar: one block
@@ -41,9 +41,8 @@ def write_shards(dataset: Dataset, folder: Path, *, shard_size: int = 10_000, pr
 
 
 def write_shard(dataset: Dataset, indices: NDArray[np.int64], path: Path, progress: Progress | None) -> Shard:
-    part = path.with_name(f"{path.name}.part")
     offsets, sizes = [], []
-    with tarfile.open(part, "w", format=tarfile.USTAR_FORMAT) as tar:
+    with replacing(path) as part, tarfile.open(part, "w", format=tarfile.USTAR_FORMAT) as tar:
         for index in indices.tolist():
             content = encoded(dataset, index)
             member = tarfile.TarInfo(f"{index:09d}.{ending(content)}")
@@ -53,7 +52,6 @@ def write_shard(dataset: Dataset, indices: NDArray[np.int64], path: Path, progre
             tar.addfile(member, io.BytesIO(content))
             if progress:
                 progress(index + 1, len(dataset))
-    os.replace(part, path)
     return Shard(path.name, path.stat().st_size, offsets, sizes, as_json(dataset, indices))
 
 

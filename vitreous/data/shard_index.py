@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tarfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from vitreous.data.base import one_hot
 from vitreous.data.folder import picture_endings
+from vitreous.files import write_atomically
 
 INDEX = "index.json"
 VERSION = 1
@@ -56,16 +56,15 @@ class Index:
 
 
 def write_index(folder: Path, index: Index) -> None:
-    """Whole or not at all."""
-    part = folder / f"{INDEX}.part"
-    part.write_text(json.dumps({"version": VERSION, **asdict(index)}, ensure_ascii=False, separators=(",", ":")))
-    os.replace(part, folder / INDEX)
+    """Write the index that makes a folder of shards complete."""
+    content = json.dumps({"version": VERSION, **asdict(index)}, ensure_ascii=False, separators=(",", ":"))
+    write_atomically(folder / INDEX, content.encode())
 
 
 def read_index(folder: Path) -> Index:
     path = folder / INDEX
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_bytes())
         version = int(content.pop("version"))
         if version > VERSION:
             raise ValueError(f"version {version}, this Vitreous reads up to {VERSION}; upgrade it")

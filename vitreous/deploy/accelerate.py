@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import sys
@@ -27,6 +26,7 @@ from vitreous import machine
 from vitreous.deploy.engine import Tell, sharing_copy
 from vitreous.deploy.native.convert import Choice
 from vitreous.deploy.race import WAYS, EngineName, Job, Precision, Tried, attempt, check
+from vitreous.files import digest, write_atomically
 from vitreous.models.base import Model
 from vitreous.options import did_you_mean
 from vitreous.samples import Inputs
@@ -170,7 +170,7 @@ def decide(job: Job, ways: list[Way], *, fresh: bool, thorough: bool) -> Report:
         "choice": asdict(chosen.choice) if chosen.choice else None,
     }
     with contextlib.suppress(OSError):
-        machine.write(memory, json.dumps(choice, indent=1))
+        write_atomically(memory, json.dumps(choice, indent=1).encode())
     machine.forget_unused()
     return Report(chosen, tuple(tried), batch, threads, remembered=False)
 
@@ -207,8 +207,8 @@ def identity(job: Job, ways: list[Way]) -> str:
     versions = vitreous.__version__, torch.__version__, torch.get_num_threads()
     here = machine.cpu_name(), sorted(machine.cpu_flags()), machine.c_compiler()
     shapes = [tuple(images.shape) for images in job.examples]
-    words = repr((job.model.config, shapes, job.tolerance, job.static, ways, here, versions))
-    return hashlib.sha256(words.encode()).hexdigest()[:16]
+    words = repr((job.model.config, job.model.edits, shapes, job.tolerance, job.static, ways, here, versions))
+    return digest(words)[:16]
 
 
 def check_examples(model: Model, example: Example) -> list[Tensor]:

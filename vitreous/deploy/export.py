@@ -9,8 +9,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -21,10 +19,11 @@ from torch import Tensor
 
 from vitreous.deploy.formats import FORMATS, Format, Metadata, Run, format_of
 from vitreous.deploy.tracing import root_cause, trace, why_fixed
+from vitreous.files import replacing
 from vitreous.models.base import Model
 from vitreous.options import checked_choice
 from vitreous.spec import Size, Spec, pair
-from vitreous.weights.files import FORMAT, VERSION, family_of
+from vitreous.weights.formats import FORMAT, VERSION, family_of
 
 Sizes = Literal["auto", "any", "fixed"]
 
@@ -91,31 +90,12 @@ def export(
     FORMATS[name].check()
     size = pair(image_size or model.spec.preprocess.image_size, "image_size")
     plain = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
-    with appearing(path) as temporary:
+    with replacing(path, keep_suffix=True) as temporary:
         attempt = Attempt(plain, FORMATS[name], temporary, size, batches, tolerance)
         reason = {"auto": why_fixed(plain, size), "any": "", "fixed": "as asked for"}[sizes]
         checks, reason = (attempt.at_one_size(), reason) if reason else attempt.at_any_size()
         num_bytes = temporary.stat().st_size
     return Exported(path, name, num_bytes, size, None if reason else plain.strides[-1], reason, checks)
-
-
-@contextmanager
-def appearing(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` that takes its place when all has gone well, and else was never there."""
-    if path.is_dir():
-        raise ValueError(f"cannot write {path}: it is a folder")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"cannot write {path}: there is no folder {path.absolute().parent}")
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
-    try:
-        temporary.touch()
-    except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror}; choose another folder") from None
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -192,6 +172,7 @@ def describe(model: Model, image_size: Size, multiple_of: Size | None) -> dict[s
         "preprocess": asdict(preprocess),
         "labels": list(model.spec.labels),
         "config": model.config.to_json(),
+        "edits": [edit.to_json() for edit in model.edits],
         "multiple_of": multiple_of,
     }
     texts = {"format": FORMAT, "version": str(VERSION), "family": family_of(model.config)}

@@ -14,11 +14,11 @@ from pathlib import Path
 from PIL import Image
 
 from vitreous.draw.inline import any_script
+from vitreous.files import write_atomically
 from vitreous.lab.claim import Case, Source
 from vitreous.lab.outcome import Outcome
 from vitreous.lab.table import NAMES, PARTS, Experiment, find
 from vitreous.lab.words import RULE, decided, measured, tally
-from vitreous.weights.files import write_atomically
 
 MARKS = {"agrees": "agrees", "disagrees": "**disagrees**", "open": "open"}
 

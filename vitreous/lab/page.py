@@ -7,13 +7,13 @@ from html import escape
 from pathlib import Path
 
 from vitreous.draw.inline import as_drawing
+from vitreous.files import write_atomically
 from vitreous.lab.claim import Case, Claim
 from vitreous.lab.formula import as_svg
 from vitreous.lab.outcome import Outcome, Verdict
 from vitreous.lab.table import NAMES, PARTS, find
 from vitreous.lab.words import RULE, decided, measured, tally
 from vitreous.pages import html
-from vitreous.weights.files import write_atomically
 
 STYLE = """
 article { margin: 2.5rem 0; padding-top: 1.25rem; border-top: 1px solid var(--line) }

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vitreous.files import commit, digest, write_atomically
 from vitreous.lab.outcome import Outcome
 from vitreous.lab.table import Experiment, find
 from vitreous.lab.trial import Trial
 from vitreous.lab.workers import side_by_side
-from vitreous.weights.files import write_atomically
 
 
 def run(name: str, trial: Trial) -> Outcome:
@@ -71,7 +68,7 @@ def key(experiment: Experiment, trial: Trial) -> str:
     lab = Path(__file__).parent
     files = (experiment.file, lab / "sweep.py", lab / "trained.py", *sorted((lab / "instruments").glob("*.py")))
     given = [trial.quick, *(bool(getattr(trial, name)) for name in ("weights", "photos", "cifar"))]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files) + repr(given).encode()).hexdigest()[:16]
+    return digest(b"".join(file.read_bytes() for file in files) + repr(given).encode())[:16]
 
 
 def made(name: str, trial: Trial) -> dict[str, Any]:
@@ -92,15 +89,6 @@ def command(name: str, trial: Trial) -> str:
     given = {option: Path(getattr(trial, option)).name for option in ("weights", "photos", "cifar")}
     options = [f"--{option} {value}" for option, value in given.items() if value]
     return " ".join(["vitreous lab run", name, *(["--quick"] if trial.quick else []), *options])
-
-
-def commit() -> str:
-    """Of the working tree that this file belongs to, if it belongs to one."""
-    try:
-        words = ["git", "-C", os.fspath(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-        return subprocess.run(words, capture_output=True, text=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
 
 
 def latest(name: str, folder: Path) -> Outcome | None:

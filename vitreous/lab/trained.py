@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import tempfile
@@ -19,6 +18,7 @@ import torch
 from vitreous.data.base import Arrays, Dataset, one_hot
 from vitreous.data.shapes import Shapes
 from vitreous.data.sources import open_data
+from vitreous.files import digest, write_atomically
 from vitreous.lab.sweep import RUNS, Pair, Run, base, pairs, seeds
 from vitreous.lab.trial import Trial
 from vitreous.lab.workers import side_by_side
@@ -27,7 +27,7 @@ from vitreous.runs.prepare import spec_of
 from vitreous.runs.recipe import Recipe
 from vitreous.train.loop import Diverged, Trainer
 from vitreous.train.parallel import World
-from vitreous.weights.files import read, save, write_atomically
+from vitreous.weights.files import read, save
 
 SEEN_PICTURES = 2_000  # of the training set, that the generalisation gap is measured on
 
@@ -118,7 +118,7 @@ def key(run: Run, recipe: Recipe) -> str:
     described = recipe.to_json()
     described["data"]["source"] = recipe.data.source == "shapes"
     outside = [getattr(part, "__name__", "") for part in (run.data, run.change)]
-    return hashlib.sha256(json.dumps([described, outside], sort_keys=True).encode()).hexdigest()[:16]
+    return digest(json.dumps([described, outside], sort_keys=True))[:16]
 
 
 def kept(path: Path, key: str) -> dict[str, Any] | None:

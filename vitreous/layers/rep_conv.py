@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vitreous.layers.cells import NeighbourMixer, as_map, as_tokens, check_odd
 from vitreous.layers.mixer import MixerContext
 from vitreous.layers.position import Grid
-from vitreous.layers.reparam import fold_, mobile_conv
+from vitreous.layers.reparam import mobile_conv
 
 
 class RepTokens(nn.Module):
@@ -38,14 +38,10 @@ class Rep(NeighbourMixer):
     name: ClassVar[str] = "rep_conv"
     kernel: int = 3
     branches: int = 1  # of that kernel, beside one of 1×1 and one that is the input
-    folded: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_odd("kernel", self.kernel)
 
     def make(self, context: MixerContext) -> RepTokens:
-        mixer = RepTokens(context, self.kernel, branches=self.branches)
-        if self.folded:
-            fold_(mixer)
-        return mixer
+        return RepTokens(context, self.kernel, branches=self.branches)

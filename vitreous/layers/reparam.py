@@ -3,18 +3,16 @@
     norm(W ∗ x) = s W ∗ x + β − s μ,   s = γ / √(σ² + ε)        a norm that stands still is part of its convolution
     Σᵢ (Wᵢ ∗ x + bᵢ) = (Σᵢ Wᵢ) ∗ x + Σᵢ bᵢ                        small kernels padded with zeros; x = δ ∗ x
 
-:func:`fold` gives a copy of a model with every such part in its short form, which computes the same in evaluation.
+``vt.fold(model)`` gives a copy with every such part in its short form, which computes the same in evaluation mode.
 "RepVGG", Ding et al. 2021 (arXiv 2101.03697); "MobileOne", Vasu et al. 2022 (2206.04040); large kernels beside a small
 one: "RepLKNet", Ding et al. 2022 (2203.06717); :class:`RepMixer`: "FastViT", Vasu et al. 2023 (2303.14189).
 """
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,9 +21,6 @@ from torch import Tensor, nn
 
 from vitreous.layers.cells import check_odd
 from vitreous.layers.norm import MapScale
-from vitreous.options import Options
-
-Model = TypeVar("Model", bound=nn.Module)
 
 
 class Filter(NamedTuple):
@@ -185,22 +180,6 @@ def unit_filter(like: Float[Tensor, "d c k k"]) -> Float[Tensor, "d c k k"]:
     return unit
 
 
-def fold(model: Model) -> Model:
-    """A copy of a model, in evaluation mode, with one convolution wherever the original has branches that fold.
-
-    It computes the same with fewer and larger steps. Its config says so, and it is saved and loaded like any other.
-    """
-    folded = copy.deepcopy(model)
-    if isinstance(model, Foldable) or not fold_(folded):
-        raise ValueError(
-            f"there is nothing to fold inside this {type(model).__name__}: it is folded already, "
-            "or has no re-parameterised convolutions as FastViT has"
-        )
-    if isinstance(getattr(model, "config", None), Options):
-        vars(folded)["config"] = say_folded(model.config)
-    return folded.eval()
-
-
 def fold_(module: nn.Module) -> int:
     """Put a convolution in the place of every foldable part inside a module; says how many there were."""
     count = 0
@@ -211,13 +190,3 @@ def fold_(module: nn.Module) -> int:
         else:
             count += fold_(child)
     return count
-
-
-def say_folded(value: Any) -> Any:
-    """The same settings with ``folded`` wherever there is such an option, in a mixer or a stage as well."""
-    if isinstance(value, tuple):
-        return tuple(say_folded(part) for part in value)
-    if not isinstance(value, Options):
-        return value
-    names = [field.name for field in fields(value)]
-    return replace(value, **{name: name == "folded" or say_folded(getattr(value, name)) for name in names})

@@ -4,6 +4,7 @@ outputs  = model.outputs(inputs)      what a task works with, by name: {"class":
 model.blocks()                        the repeated units in order: what is checkpointed, sharded, compiled;
                                       "blocks.3" names the fourth of them, in every family
 model.config, model.spec              how it was built; how images are prepared, what classes and outputs mean
+model.edit(edit), model.edits         a change of its structure, remembered: saved with it and replayed by load
 
 A backbone is a model that classifies, and whose features others build on:
 
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from vitreous.layers.init import trunc_normal_
 from vitreous.layers.mixer import MixerContext
 from vitreous.layers.position import Grid
+from vitreous.models.edit import Edit
 from vitreous.options import Options
 from vitreous.samples import Inputs
 from vitreous.spec import Labels, Preprocess, Size, Spec
@@ -122,6 +124,8 @@ class Model(nn.Module, ABC):
     #: Stride in pixels and width of each map that ``features`` returns, known without running the model.
     strides: tuple[Size, ...]
     dims: tuple[int, ...]
+    #: What was done to the model since its config built it, in order.
+    edits: tuple[Edit, ...] = ()
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -158,6 +162,11 @@ class Model(nn.Module, ABC):
     def forward(self, images: Float[Tensor, "b c y x"]) -> Any:
         """The outputs for images alone; a family may return its main output instead."""
         return self.outputs(Inputs(images))
+
+    def edit(self, edit: Edit) -> None:
+        """Change the structure in place, and remember how, so that files describe it."""
+        edit.apply(self)
+        self.edits += (edit,)
 
     def reset_head(self, num_classes: int) -> None:
         """A fresh classifier in every head, with classes yet to be named; 0 classes leave the pooled features."""

@@ -10,8 +10,8 @@
     y = head(mean over the map of GELU(squeeze(conv₃(x))))         in which the width doubles
 
 Every convolution outside the MLPs is a sum of branches (``layers/reparam.py``): ``vt.fold(model)`` gives the same model
-with one convolution in the place of each sum, and ``folded=True`` builds that form. The convolution in an MLP has one
-branch and keeps its norm in both forms, as in timm. The last map is the doubled one that is averaged.
+with one convolution in the place of each sum. The convolution in an MLP has one branch and keeps its norm in both
+forms, as in timm. The last map is the doubled one that is averaged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from vitreous.layers.mixer import Mixer
 from vitreous.layers.norm import MapScale
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid
-from vitreous.layers.reparam import ConvNorm, ConvPosition, RepConv, RepMixer, fold_, mobile_conv
+from vitreous.layers.reparam import ConvNorm, ConvPosition, RepConv, RepMixer, mobile_conv
 from vitreous.models.base import Backbone, Config, FeatureMap, Features, check_stages, drop_path_rates
 from vitreous.models.family import Family, Paper
 from vitreous.spec import Size
@@ -55,7 +55,6 @@ class FastViTConfig(Config):
     drop_rate: float = 0.0
     attention_drop_rate: float = 0.0
     drop_path_rate: float = 0.0  # of the last block; grows linearly from 0 at the first
-    folded: bool = False  # one convolution in the place of every sum of branches
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,8 +149,6 @@ class FastViT(Backbone):
         self.expand = make_expand(config.dims[-1], dim)
         self.head = self.make_head(config.num_classes)
         self.stages.apply(init_deit)
-        if config.folded:
-            fold_(self)
 
     def features(self, images: Float[Tensor, "b c y x"]) -> Features:
         self.check_images(images, smallest=(1, 1))

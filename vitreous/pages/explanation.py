@@ -14,9 +14,9 @@ from PIL import Image
 from vitreous.draw.inline import image_tag
 from vitreous.draw.overlay import as_picture
 from vitreous.explain.explanation import Portrait
+from vitreous.files import write_atomically
 from vitreous.pages import html
 from vitreous.pages.explanation_sections import SECTIONS, Section
-from vitreous.weights.files import write_atomically
 
 STYLE = """
 .side { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1.5rem 2.5rem }

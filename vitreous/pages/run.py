@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.draw import run as figures
+from vitreous.files import write_atomically
 from vitreous.pages import html
 from vitreous.pages.run_folder import Predictions, Run, is_number, read_run
 from vitreous.pages.run_masks import mask_sections
 from vitreous.tasks import metrics
-from vitreous.weights.files import write_atomically
 
 MOST_CLASSES_IN_MATRIX = 50
 MOST_PAIRS = 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,13 @@ from vitreous.explain.record import record
 from vitreous.pages.run import write_report
 from vitreous.layers.attention import Seam
 from vitreous.models.base import Backbone, Model
+from vitreous.models.edit import rebuild
 from vitreous.runs.recipe import Recipe
 from vitreous.samples import Masks
 from vitreous.runs.prepare import Prepared
 from vitreous.train.loop import Outcome
 from vitreous.train.parallel import World
-from vitreous.weights.files import write_atomically
+from vitreous.files import commit, write_atomically
 from vitreous.weights.load import load_weights
 
 SHOWN_MISTAKES, SHOWN_EXAMPLES = 12, 12
@@ -76,7 +76,7 @@ def write_record(
 
 def kept_model(folder: Path, prepared: Prepared) -> Model:
     """The best model of the run, also when its family is known to nobody else."""
-    model = prepared.model.config.build().eval()
+    model = rebuild(prepared.model.config, prepared.model.edits).eval()
     load_weights(model, folder / "model.safetensors")
     model.spec = prepared.model.spec
     return model
@@ -128,12 +128,3 @@ def as_bytes(images: torch.Tensor, model: Model) -> NDArray[np.uint8]:
     mean, std = (torch.tensor(values)[:, None, None] for values in (own.mean, own.std))
     pixels = ((images * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
     return pixels.expand(-1, 3, -1, -1).numpy() if pixels.shape[1] == 1 else pixels[:, :3].numpy()
-
-
-def commit() -> str:
-    """The version of the code at hand, as git names it; empty outside a repository."""
-    here = Path(__file__).parent
-    answer = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True, check=False
-    )
-    return answer.stdout.strip()

@@ -7,7 +7,6 @@ Without its JSON a checkpoint does not count; with a wrong digest it is passed o
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import warnings
@@ -25,8 +24,8 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from vitreous.files import file_digest, write_atomically
 from vitreous.train.parallel import World
-from vitreous.weights.files import write_atomically
 
 State = dict[str, Tensor]
 
@@ -141,9 +140,8 @@ def fill(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
 
 
 def fingerprint(path: Path, below: Path) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "blake2b").hexdigest()
-    return {"name": str(path.relative_to(below)), "bytes": path.stat().st_size, "blake2b": digest}
+    size = path.stat().st_size
+    return {"name": str(path.relative_to(below)), "bytes": size, "blake2b": file_digest(path, "blake2b")}
 
 
 def state_of(model: torch.nn.Module, average: Mapping[str, Tensor], optimisers: list[torch.optim.Optimizer]) -> State:

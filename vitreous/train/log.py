@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from vitreous.files import write_atomically
 
 SECONDS_BETWEEN_LINES = 30  # where no bar can be drawn
 
@@ -68,9 +69,7 @@ def forget_after(path: Path, step: int) -> None:
     if not path.exists():
         return
     kept = [line for line in path.read_text(encoding="utf-8").splitlines() if is_before(line, step)]
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-    os.replace(temporary, path)
+    write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
 
 
 def is_before(line: str, step: int) -> bool:

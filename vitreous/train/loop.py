@@ -24,6 +24,7 @@ from vitreous.data.base import Dataset
 from vitreous.data.loader import EvaluationLoader, Loader, first_of
 from vitreous.memory import memory_kept
 from vitreous.models.base import Model
+from vitreous.models.edit import rebuild
 from vitreous.models.last_block import shorten_last_block
 from vitreous.samples import Batch
 from vitreous.tasks.base import OutputsOf, Task
@@ -302,7 +303,7 @@ class Trainer:
         """``model.safetensors``: a plain model, whatever training wrapped around this one."""
         weights = {name: whole(value).detach().cpu() for name, value in self.model.state_dict().items()}
         if self.world.is_main:
-            plain = self.model.config.build()
+            plain = rebuild(self.model.config, self.model.edits)
             plain.load_state_dict(weights)
             plain.spec = self.model.spec
             try:

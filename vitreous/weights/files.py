@@ -1,14 +1,13 @@
-"""One safetensors file holds a whole model: weights, config and spec. Foreign files are read, never executed.
+"""One safetensors file holds a whole model: weights, config, edits and spec. Foreign files are read, never executed.
 
-Our metadata: ``format`` = "vitreous", ``version``, ``family`` (a key of ``models.FAMILIES``), ``config`` and
-``spec`` as JSON. A file is written under a temporary name and then renamed, so it is whole or not there.
+Our metadata (``weights/formats.py``): ``format`` = "vitreous", ``version``, ``family`` (a key of ``models.FAMILIES``),
+``config``, ``edits`` and ``spec`` as JSON. A model that config and edits do not describe is refused.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from vitreous.models import FAMILIES
+from vitreous.files import write_atomically
 from vitreous.models.base import Model, ModelConfig
+from vitreous.models.edit import Edit, rebuild
 from vitreous.spec import Spec
-
-FORMAT, VERSION = "vitreous", 1
+from vitreous.weights.formats import FORMAT, metadata_of, parse_metadata
+from vitreous.weights.structure import check_described, plain_name
 
 #: Where published checkpoints keep their weights, when they are not at the top.
 WRAPPERS = ("state_dict", "model_ema", "model", "teacher", "student")
@@ -34,75 +34,31 @@ class WeightsFile:
 
     tensors: dict[str, Tensor]
     config: ModelConfig | None = None
+    edits: tuple[Edit, ...] = ()
     spec: Spec | None = None
 
 
 def save(model: Model, path: str | os.PathLike[str]) -> None:
-    """Write weights, config and spec to one safetensors file that :func:`vitreous.load` reads back."""
+    """Write weights, config, edits and spec to one safetensors file that :func:`vitreous.load` reads back.
+
+    A model that was changed otherwise than by ``model.edit`` or ``reset_head`` is refused.
+    """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     if not isinstance(model, Model):
         raise ValueError(f"save needs a Vitreous model, got {type(model).__name__}")
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     model.spec.labels.check(model.config.num_classes)
-    wanted = on_meta(model.config, "this model").state_dict()
-    changed = [name for name in {**wanted, **tensors} if shape_of(wanted, name) != shape_of(tensors, name)]
-    if changed:
-        raise ValueError(
-            f"the model is not what its config says, so the file could not be read back: {shorten(changed)}; "
-            "use reset_head or a config of your own for such changes"
-        )
-    metadata = {
-        "format": FORMAT,
-        "version": str(VERSION),
-        "family": family_of(model.config),
-        "config": json.dumps(model.config.to_json()),
-        "spec": json.dumps(model.spec.to_json()),
-    }
-    write_atomically(Path(path), to_bytes(tensors, metadata))
+    check_described(model, on_meta(model.config, "this model", model.edits))
+    tensors = {plain_name(name): tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    write_atomically(Path(path), to_bytes(tensors, metadata_of(model)))
 
 
-def family_of(config: ModelConfig) -> str:
-    """The name under which :func:`read` finds the config again; one with parts of one's own has none."""
-    for name, family in FAMILIES.items():
-        if type(config) is family.config:
-            try:
-                family.config().override(**config.to_json())
-            except ValueError:
-                break
-            return name
-    return type(config).__name__
-
-
-def shape_of(tensors: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:
-    return tuple(tensors[name].shape) if name in tensors else None
-
-
-def on_meta(config: ModelConfig, where: str) -> Model:
+def on_meta(config: ModelConfig, where: str, edits: Iterable[Edit] = ()) -> Model:
     """The model's shape without its memory: what a file claims is checked before anything is allocated for it."""
     try:
         with torch.device("meta"):
-            return config.build()
+            return rebuild(config, edits)
     except Exception as error:  # sizes that overflow raise many kinds of error
-        raise ValueError(f"{where}: no model can be built from its config ({first_line(error)})") from None
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Readers see the old file or the new one, never half of it, even when power or disk fail midway."""
-    path = path.resolve()
-    if path.is_dir():
-        raise ValueError(f"cannot write {path}: it is a folder")
-    if not path.parent.is_dir():
-        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        raise ValueError(f"{where}: no model can be built from its config and edits ({first_line(error)})") from None
 
 
 def read(path: str | os.PathLike[str]) -> WeightsFile:
@@ -137,17 +93,6 @@ def read_safetensors(path: Path) -> WeightsFile:
         return WeightsFile(tensors, *parse_metadata(metadata))
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path}: its description is not valid ({describe(error)})") from None
-
-
-def parse_metadata(metadata: Mapping[str, str]) -> tuple[ModelConfig | None, Spec]:
-    if int(metadata["version"]) > VERSION:
-        raise ValueError(f"format version {metadata['version']}, this Vitreous reads up to {VERSION}; upgrade it")
-    spec = Spec.from_json(json.loads(metadata["spec"]))
-    if metadata["family"] not in FAMILIES:
-        return None, spec
-    config = FAMILIES[metadata["family"]].config().override(**json.loads(metadata["config"]))
-    spec.labels.check(config.num_classes)
-    return config, spec
 
 
 def read_torch(path: Path) -> dict[str, Tensor]:

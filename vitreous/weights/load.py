@@ -15,6 +15,7 @@ from torch import Tensor
 from vitreous.layers.position import Grid, Learned, LearnedAxes, RelativeBias
 from vitreous.models import create_model, find_config
 from vitreous.models.base import Backbone, Model, ModelConfig
+from vitreous.models.edit import rebuild
 from vitreous.spec import Spec
 from vitreous.weights import files, published
 from vitreous.weights.keymaps import Translation, keymaps_of
@@ -57,9 +58,17 @@ def load(source: str | os.PathLike[str], *, model: str | ModelConfig | None = No
         return load_foreign(file, str(source), model, overrides)
     if model is not None:
         raise ValueError(f"{source} says itself which model it holds; leave out model={model!r}")
-    result = file.config.override(**overrides).build() if overrides else files.on_meta(file.config, str(source))
-    install(result, file, str(source), assign=not overrides)
+    result = files.on_meta(file.config, str(source), file.edits)
+    in_file = not overrides and is_all_stored(result)
+    if not in_file:
+        result = rebuild(file.config.override(**overrides), file.edits)
+    install(result, file, str(source), assign=in_file)
     return result
+
+
+def is_all_stored(model: Model) -> bool:
+    """Whether a file holds every tensor of a model: there are no buffers that it makes anew whenever it is built."""
+    return {name for name, _ in model.named_buffers(remove_duplicate=False)} <= model.state_dict().keys()
 
 
 def load_published(name: str, overrides: dict[str, Any]) -> Model:
@@ -83,10 +92,10 @@ def load_foreign(
             "name it with model='deit_tiny_16', on the command line with --model deit_tiny_16"
         )
     config = find_config(model)
-    tensors = translate(files.on_meta(config, where), file.tensors).tensors
+    tensors = translate(files.on_meta(config, where, file.edits), file.tensors).tensors
     bias = tensors.get("head.bias")
     num_classes = len(bias) if bias is not None and bias.ndim == 1 else 0
-    result = config.override(**({"num_classes": num_classes} | overrides)).build()
+    result = rebuild(config.override(**({"num_classes": num_classes} | overrides)), file.edits)
     install(result, file, where)
     if result.config.num_classes == num_classes == 1000:
         result.name_classes(published.imagenet_labels().names)
@@ -145,7 +154,8 @@ def install(
     foreign: bool = False,
 ) -> LoadReport:
     """Everything that :func:`load` and :func:`load_weights` share: name, fit, check, copy, tell."""
-    twin = files.on_meta(file.config, where) if file.config is not None else None
+    check_edits(model, file, where)
+    twin = files.on_meta(file.config, where, file.edits) if file.config is not None else None
     if twin is not None and not foreign:
         check_fit(twin, file.tensors, where)
         translation = Translation("Vitreous", dict(file.tensors))
@@ -165,6 +175,13 @@ def install(
     if file.spec is not None and file.config is not None:
         adopt_spec(model, file.spec, keep_names=model.config.num_classes == file.config.num_classes)
     return report
+
+
+def check_edits(model: Model, file: files.WeightsFile, where: str) -> None:
+    """Refuse weights of an edited model for one without these edits: it would compute something else."""
+    if model.edits[: len(file.edits)] != file.edits:
+        given = ", ".join(map(str, file.edits))
+        raise ValueError(f"{where} holds a model with the edits {given}; load it with vt.load, or edit this one alike")
 
 
 def translate(model: Model, tensors: dict[str, Tensor]) -> Translation:

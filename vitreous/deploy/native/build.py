@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import os
 import subprocess
-import tempfile
 from pathlib import Path
 
 from vitreous import machine
 from vitreous.deploy.engine import Unfit
+from vitreous.files import digest, replacing
 
 HOME = Path(__file__).parent
 SOURCES = sorted(HOME.glob("*.c"))
@@ -64,15 +62,13 @@ def compile_library(level: str, *more: str, folder: Path | None = None) -> Path:
     ]
     identity = "\n".join([compiler, *options, *(path.read_text() for path in (*SOURCES, *HEADERS))])
     folder = machine.cache_folder() if folder is None else folder
-    library = folder / f"linear-{level}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
+    library = folder / f"linear-{level}-{digest(identity)[:16]}.so"
     if not library.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            fresh = Path(scratch, library.name)
+        with replacing(library) as fresh:
             command = [compiler, *options, *map(str, SOURCES), "-o", str(fresh), "-lm"]
             result = subprocess.run(command, capture_output=True, text=True, check=False)
             if result.returncode:
                 raise Unfit(f"{compiler} cannot compile the kernel: {last_line(result.stderr)}")
-            os.replace(fresh, library)
     machine.used(library)
     return library
 

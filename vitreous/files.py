@@ -1,0 +1,87 @@
+"""Write files atomically, digest them, and name the commit of the code at hand.
+
+A file is written under a temporary name in its own folder, flushed to the disk and then renamed: readers see the old
+file or the new one, never half of it, even when power or disk fail midway. Standard library only, so that every module
+may import it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class CannotWrite(OSError, ValueError):
+    """A path that no file can be created at: an OSError for code that can do without the file, and in one line."""
+
+    def __str__(self) -> str:
+        return f"cannot write {self.filename}: {self.strerror}"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write ``content`` to ``path``, in whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+@contextmanager
+def replacing(path: Path, *, keep_suffix: bool = False) -> Iterator[Path]:
+    """Yield a new, empty file beside ``path`` that takes its place at the end, or is removed if anything goes wrong.
+
+    Its name ends in ``.part``; ``keep_suffix`` is for writers that choose the format by the suffix.
+
+    >>> with replacing(Path("model.onnx"), keep_suffix=True) as temporary:
+    ...     onnx.save(program, temporary)
+    """
+    path = path.resolve()
+    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.part{path.suffix if keep_suffix else ''}")
+    create(temporary, path)
+    try:
+        yield temporary
+        with open(temporary, "r+b") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def create(temporary: Path, path: Path) -> None:
+    """Create the empty temporary file, or say in one line why ``path`` cannot be written."""
+    if path.is_dir():
+        raise CannotWrite(errno.EISDIR, "it is a folder", str(path))
+    if not path.parent.is_dir():
+        raise CannotWrite(errno.ENOENT, f"there is no folder {path.parent}", str(path))
+    try:
+        temporary.touch()
+    except OSError as error:
+        raise CannotWrite(error.errno, f"{error.strerror}; choose another folder", str(path)) from None
+
+
+def digest(content: bytes | str) -> str:
+    """SHA-256 of bytes, or of a text in UTF-8, in hexadecimal digits."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()
+
+
+def file_digest(path: Path, algorithm: str = "sha256") -> str:
+    """Digest of a file's content, read in parts, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def commit() -> str:
+    """The git commit of this code, with ``-dirty`` behind it when files differ; empty outside a repository."""
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        answer = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.strip()
