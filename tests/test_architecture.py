@@ -29,7 +29,6 @@ EVERYTHING = {
     "deploy",
     "tasks",
     "train",
-    "evaluate",
     "recipes",
     "lab",
     "cli",
@@ -46,19 +45,18 @@ MAY_IMPORT = {
     "catalogue": {"cost", "models", "weights"},
     "tasks": {"models", "layers", "weights"},
     "train": {"models", "tasks", "data", "weights"},
-    "evaluate": {"models", "tasks", "data", "weights"},
     "explain": {"layers", "models", "weights", "data", "tasks"},
     "draw": {"explain", "models", "layers", "data", "tasks"},
     "pages": {"draw", "explain", "models", "data", "tasks", "weights"},
     "plan": {"cost", "models"},
-    "deploy": {"models", "layers", "weights", "data"},
+    "deploy": {"models", "layers", "weights", "data", "tasks", "train"},
     "runs": EVERYTHING - {"cli", "lab"},
     "recipes": EVERYTHING - {"cli", "lab"},
     "lab": EVERYTHING,
     "cli": EVERYTHING,
     "__main__": {"cli"},
 }
-OPEN_TO_ALL = {"spec", "options", "files", "machine", "memory"}
+OPEN_TO_ALL = {"spec", "samples", "options", "files", "machine", "memory"}
 
 
 def imports_of_ours(path: Path) -> set[str]:

@@ -160,8 +160,9 @@ def disagreement(model: Model, run: Run, batch: int, size: Size) -> float:
     return relative_error(given, wanted) if given.shape == wanted.shape else float("inf")
 
 
-def relative_error(given: Float[Tensor, "b k"], wanted: Float[Tensor, "b k"]) -> float:
-    errors = (given - wanted).norm(dim=-1) / wanted.norm(dim=-1)
+def relative_error(given: Float[Tensor, b *k], wanted: Float[Tensor, b *k]) -> float:
+    """Of the worst image."""
+    errors = (given - wanted).flatten(1).norm(dim=1) / wanted.flatten(1).norm(dim=1)
     return float(errors.nan_to_num(nan=float("inf")).max())
 
 
@@ -171,11 +172,13 @@ def describe(model: Model, image_size: Size, multiple_of: Size | None) -> dict[s
     values: dict[str, Any] = {
         "preprocess": asdict(preprocess),
         "labels": list(model.spec.labels),
+        "task": model.spec.task,
         "config": model.config.to_json(),
         "edits": [edit.to_json() for edit in model.edits],
         "multiple_of": multiple_of,
     }
-    texts = {"format": FORMAT, "version": str(VERSION), "family": family_of(model.config)}
+    output = "logits" if model.main_output == "class" else model.main_output
+    texts = {"format": FORMAT, "version": str(VERSION), "family": family_of(model.config), "output": output}
     return texts | {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
 
 
@@ -184,7 +187,9 @@ def read_spec(path: str | os.PathLike[str]) -> Spec:
     metadata = read_metadata(path)
     if "preprocess" not in metadata:
         raise ValueError(f"{path} does not say how to prepare pictures: it was not written by vitreous export")
-    return Spec.from_json({key: json.loads(metadata[key]) for key in ("preprocess", "labels")})
+    return Spec.from_json(
+        {key: json.loads(metadata[key]) for key in ("preprocess", "labels", "task") if key in metadata}
+    )
 
 
 def read_metadata(path: str | os.PathLike[str]) -> Metadata:

@@ -47,21 +47,20 @@ def check_onnx() -> None:
 
 
 def write_onnx(program: ExportedProgram, path: Path, metadata: Metadata) -> None:
-    model = to_onnx(program)
+    model = to_onnx(program, metadata.get("output", "logits"))
     for key, value in metadata.items():
         model.metadata_props.add(key=key, value=value)
     path.write_bytes(model.SerializeToString())
 
 
-def to_onnx(program: ExportedProgram) -> onnx.ModelProto:
-    """Its input is called ``images`` and its output ``logits``; sizes that may differ have names that say how."""
+def to_onnx(program: ExportedProgram, output: str = "logits") -> onnx.ModelProto:
+    """Its input is called ``images``, its output ``logits`` or ``masks``; sizes that may differ have names that say
+    how."""
     num_bytes = sum(tensor.nbytes for tensor in program.state_dict.values())
     if num_bytes > LARGEST_ONNX:
         raise ValueError(f"an ONNX file holds at most 2 GB, the weights are {num_bytes / 1e9:.1f} GB; export to .pt2")
     with quietly():
-        exported = torch.onnx.export(
-            program, dynamo=True, verbose=False, input_names=["images"], output_names=["logits"]
-        )
+        exported = torch.onnx.export(program, dynamo=True, verbose=False, input_names=["images"], output_names=[output])
     assert exported is not None
     model: onnx.ModelProto = exported.model_proto
     del model.graph.value_info[:]  # shapes in between: large, needed by nobody, and quantisation stumbles over them
@@ -120,7 +119,7 @@ def run_onnx(source: Path | bytes, threads: int | None = None) -> Run:
     session = onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(["logits"], {"images": images.detach().numpy()})[0])
+        return torch.from_numpy(session.run(None, {"images": images.detach().numpy()})[0])
 
     return run
 
