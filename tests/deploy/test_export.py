@@ -84,6 +84,7 @@ def test_the_file_tells_how_to_prepare_pictures(made):
     assert json.loads(metadata["labels"])[0] == "ant"
     assert model.config.override(**json.loads(metadata["config"])) == model.config
     assert metadata["family"] == "vit"
+    assert json.loads(metadata["edits"]) == []
 
 
 def test_it_runs_where_vitreous_and_torch_are_not(made):
