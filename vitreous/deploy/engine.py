@@ -1,38 +1,20 @@
-"""Anything that runs a model: the model itself, or an accelerated one."""
+"""Where an engine comes from: a weights file, a model, or an accelerated one."""
 
 from __future__ import annotations
 
 import copy
 import os
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, TypeVar
 
-from torch import Tensor, nn
+from torch import nn
 
-from vitreous.models.base import Model
-from vitreous.samples import Inputs
-from vitreous.spec import Spec
+from vitreous.models.engine import Engine
 from vitreous.weights.load import load
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 Tell = Callable[[str], None]  # hears what is being done, in a few words
 Wanted = Literal["eager", "auto"]
-
-
-@runtime_checkable
-class Engine(Protocol):
-    """Runs a model: prediction, evaluation and explanation need no more than this.
-
-    ``model`` is the plain model, for whatever needs its features, gradients or attention; a model is its own engine.
-    """
-
-    @property
-    def spec(self) -> Spec: ...
-
-    @property
-    def model(self) -> Model: ...
-
-    def outputs(self, inputs: Inputs) -> dict[str, Tensor]: ...
 
 
 class Unfit(ValueError):

@@ -16,9 +16,10 @@ from vitreous.data.loader import EvaluationLoader
 from vitreous.data.sources import open_data
 from vitreous.data.splits import Splits
 from vitreous.deploy.accelerate import accelerate
-from vitreous.deploy.engine import Engine, Wanted, find_engine
+from vitreous.deploy.engine import Wanted, find_engine
 from vitreous.memory import memory_kept
 from vitreous.models.base import Model
+from vitreous.models.engine import Engine
 from vitreous.samples import Classes, Inputs, MultiLabels, Targets
 from vitreous.spec import Preprocess, Size, pair
 from vitreous.tasks.base import Task, decoder_of

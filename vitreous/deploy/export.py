@@ -160,7 +160,7 @@ def disagreement(model: Model, run: Run, batch: int, size: Size) -> float:
     return relative_error(given, wanted) if given.shape == wanted.shape else float("inf")
 
 
-def relative_error(given: Float[Tensor, b *k], wanted: Float[Tensor, b *k]) -> float:
+def relative_error(given: Float[Tensor, b * k], wanted: Float[Tensor, b * k]) -> float:
     """Of the worst image."""
     errors = (given - wanted).flatten(1).norm(dim=1) / wanted.flatten(1).norm(dim=1)
     return float(errors.nan_to_num(nan=float("inf")).max())

@@ -19,8 +19,9 @@ from vitreous.data.pictures import BadPicture, open_picture, standard
 from vitreous.data.transforms import transforms
 from vitreous.data.view import View
 from vitreous.deploy.accelerate import accelerate
-from vitreous.deploy.engine import Engine, Wanted, find_engine, sharing_copy
+from vitreous.deploy.engine import Wanted, find_engine, sharing_copy
 from vitreous.memory import memory_kept
+from vitreous.models.engine import Engine
 from vitreous.samples import Inputs
 from vitreous.tasks.base import decoder_of
 from vitreous.tasks.predictions import Prediction

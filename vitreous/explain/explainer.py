@@ -26,6 +26,7 @@ from vitreous.explain.question import Question, ask
 from vitreous.explain.record import plain
 from vitreous.models import MODELS
 from vitreous.models.base import Model
+from vitreous.models.engine import Engine
 from vitreous.options import did_you_mean
 from vitreous.weights.load import load
 
@@ -50,9 +51,11 @@ def portrait(
     """Everything that can be shown about a model's answer for a picture, or about another class (``target``).
 
     ``methods`` are names of ``attribution.METHODS``; by themselves all that can serve the model, with ``quick`` those
-    that ask it a few times only. ``name`` is the model's in the portrait; ``progress`` is told what is being done.
+    that ask it a few times only. An accelerated ``model`` serves where neither gradients nor attention are needed.
+    ``name`` is the model's in the portrait; ``progress`` is told what is being done.
     """
-    net = plain(model) if isinstance(model, nn.Module) else load(model)
+    engine = model if isinstance(model, Engine) else load(model) if not isinstance(model, nn.Module) else plain(model)
+    net = engine.model
     if not net.config.num_classes:
         raise ValueError("this model has no classifier (num_classes is 0), so there is no answer to explain")
     chosen = choose_methods(net, [methods] if isinstance(methods, str) else methods, quick=quick)
@@ -60,7 +63,7 @@ def portrait(
     like = next(net.parameters())
     image = prepare(net, picture)[None].to(like.device, like.dtype)
     with at_rest(net):
-        sitting = Sitting(net, image, number, steps=10 if quick else 20, tell=progress or (lambda _: None))
+        sitting = Sitting(engine, image, number, steps=10 if quick else 20, tell=progress or (lambda _: None))
         return sitting.portrait(chosen, model=name or name_of(model, net), picture=title_of(picture))
 
 
@@ -68,12 +71,16 @@ def portrait(
 class Sitting:
     """One model, which is at rest, before one picture; ``reasons`` collect what it cannot answer."""
 
-    net: Model
+    engine: Engine  # what deletion and insertion, which ask it many times, run on
     image: Float[Tensor, "1 c y x"]
     number: int | None  # of the class that is asked about; None: the likeliest
     steps: int
     tell: Callable[[str], None]
     reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def net(self) -> Model:
+        return self.engine.model
 
     def portrait(self, chosen: Mapping[str, Method], *, model: str, picture: str) -> Portrait:
         question = ask(self.net, self.image, self.number)
@@ -108,7 +115,7 @@ class Sitting:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             heat = on_cells(method(self.net, images, score).detach().float(), size, cell_size(self.net, size))
-        curves = [curve(self.net, images, score, heat, steps=self.steps) for curve in (deletion, insertion)]
+        curves = [curve(self.engine, images, score, heat, steps=self.steps) for curve in (deletion, insertion)]
         return [Explained(*one) for one in zip(heat.cpu(), *(curve.cpu() for curve in curves), strict=True)]
 
     def layers(self, place: Place) -> dict[str, LayerSeen]:

@@ -28,7 +28,7 @@ from torch import Tensor
 from vitreous.explain.attribution import METHODS, Method, at_rest, cell_size, methods_for, pairs
 from vitreous.explain.score import Score, check_score, probabilities, take
 from vitreous.layers.patch import grid_of
-from vitreous.models.base import Model
+from vitreous.models.engine import Engine
 from vitreous.options import did_you_mean
 from vitreous.spec import Size
 
@@ -57,7 +57,7 @@ BASELINES: dict[str, Callable[[Tensor], Tensor]] = {"blur": blur, "grey": grey}
 
 
 def deletion(
-    model: Model,
+    model: Engine,
     images: Float[Tensor, "b c y x"],
     score: Score,
     heat: Float[Tensor, "b v w"],
@@ -76,7 +76,7 @@ def deletion(
 
 
 def insertion(
-    model: Model,
+    model: Engine,
     images: Float[Tensor, "b c y x"],
     score: Score,
     heat: Float[Tensor, "b v w"],
@@ -200,7 +200,7 @@ def praise(table: Table, good: list[str]) -> str:
 
 
 def compare_methods(
-    model: Model,
+    model: Engine,
     images: Float[Tensor, "b c y x"],
     score: Score,
     *,
@@ -215,7 +215,7 @@ def compare_methods(
 
     Without ``methods`` those that can serve the model. ``seed`` decides the random maps and the intervals alone.
     """
-    given = dict(methods_for(model) if methods is None else methods)
+    given = dict(methods_for(model.model) if methods is None else methods)
     given.setdefault("random", METHODS["random"])
     size = (images.shape[2], images.shape[3])
     parts: dict[str, list[dict[str, Tensor]]] = {name: [] for name in given}
@@ -224,7 +224,8 @@ def compare_methods(
         for chosen in torch.arange(len(images)).split(batch_size):
             some, their = images[chosen], take(score, chosen)
             heats = {
-                n: on_cells(method(model, some, their), size, cell_size(model, size)) for n, method in given.items()
+                n: on_cells(method(model.model, some, their), size, cell_size(model.model, size))
+                for n, method in given.items()
             }
             for name, measured in areas(model, some, their, heats, steps=steps, baseline=baseline).items():
                 if masks is not None:
@@ -234,7 +235,7 @@ def compare_methods(
 
 
 def areas(
-    model: Model, images: Tensor, score: Score, heats: Mapping[str, Tensor], *, steps: int, baseline: str
+    model: Engine, images: Tensor, score: Score, heats: Mapping[str, Tensor], *, steps: int, baseline: str
 ) -> dict[str, dict[str, Float[Tensor, " b"]]]:
     """The areas under both curves of every map. All curves share their ends, which are computed once."""
     hidden = chosen_baseline(baseline)(images)
@@ -252,7 +253,7 @@ def joined(parts: list[dict[str, Tensor]]) -> dict[str, NDArray[np.float64]]:
 
 
 def curve(
-    model: Model,
+    model: Engine,
     before: Float[Tensor, "b c y x"],
     after: Float[Tensor, "b c y x"],
     score: Score,
@@ -271,7 +272,7 @@ def curve(
         raise ValueError(f"a curve needs at least 1 step, got steps={steps}")
     first, last = ends or (probability(model, part, score) for part in (before, after))
     size = (before.shape[2], before.shape[3])
-    cell = cell or cell_size(model, size)
+    cell = cell or cell_size(model.model, size)
     ranks = ranked(on_cells(heat, size, cell).flatten(1))
     places = ranks[:, cell_of(size, cell, before.device)]
     changed = (torch.arange(steps, device=before.device) * ranks.shape[1] / steps).round()
@@ -284,10 +285,10 @@ def curve(
 
 
 @torch.no_grad()
-def probability(model: Model, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, " b"]:
+def probability(model: Engine, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, " b"]:
     """p of each picture, of the model at rest."""
-    check_score(score, model, len(images))
-    with at_rest(model):
+    check_score(score, model.model, len(images))
+    with at_rest(model.model):
         return probabilities(model, images, score)
 
 

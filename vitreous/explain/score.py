@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.models.base import Model, combine
+from vitreous.models.engine import Engine
 from vitreous.samples import Inputs
 
 Outputs = dict[str, Tensor]
@@ -141,12 +142,12 @@ def region_score(mask: Bool[Tensor, "b y x"], class_index: int) -> RegionScore:
     return RegionScore(mask, class_index)
 
 
-def outputs_of(model: Model, images: Float[Tensor, "b c y x"]) -> Outputs:
+def outputs_of(model: Engine, images: Float[Tensor, "b c y x"]) -> Outputs:
     """All outputs of a model by name: the one place where explanations call it."""
     return model.outputs(Inputs(images))
 
 
-def scores(model: Model, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, " b"]:
+def scores(model: Engine, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, " b"]:
     """The score of each image."""
     values = score(outputs_of(model, images))
     if values.shape != (len(images),):
@@ -154,7 +155,7 @@ def scores(model: Model, images: Float[Tensor, "b c y x"], score: Score) -> Floa
     return values
 
 
-def probabilities(model: Model, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, " b"]:
+def probabilities(model: Engine, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, " b"]:
     """The probability that a score speaks of; of a function, which knows no probability, the score itself."""
     return scores(model, images, score.probability if isinstance(score, ImageScore) else score)
 
