@@ -15,14 +15,14 @@ from vitreous.data.base import Dataset
 from vitreous.data.loader import EvaluationLoader
 from vitreous.explain.record import record
 from vitreous.explain.report import write_report
+from vitreous.files import commit, write_atomically
 from vitreous.layers.attention import Seam
 from vitreous.models.base import Backbone
 from vitreous.models.edit import rebuild
-from vitreous.runs.recipe import Recipe
 from vitreous.runs.prepare import Prepared
+from vitreous.runs.recipe import Recipe
 from vitreous.train.loop import Outcome
 from vitreous.train.parallel import World
-from vitreous.files import commit, write_atomically
 from vitreous.weights.load import load_weights
 
 SHOWN_MISTAKES = 12

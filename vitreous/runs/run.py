@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vitreous.runs.recipe import Recipe, find_recipe
+from vitreous.files import write_atomically
 from vitreous.runs.prepare import Prepared, prepare
+from vitreous.runs.recipe import Recipe, find_recipe
 from vitreous.runs.record import write_record
 from vitreous.train.loop import Outcome, Trainer
 from vitreous.train.parallel import World, join
-from vitreous.files import write_atomically
 
 
 def train(recipe: Recipe | str, output: str | os.PathLike[str] = "", *, resume: bool = False) -> Outcome:
