@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,8 @@ from vitreous.models import find_config
 from vitreous.models.base import Config
 from vitreous.models.vit import ViTConfig
 from vitreous.runs.recipe import DataConfig, Recipe
-from vitreous.spec import Size
 from vitreous.samples import MultiLabels
+from vitreous.spec import Size
 from vitreous.tasks.base import Task
 from vitreous.tasks.classify import Classify
 from vitreous.tasks.multilabel import MultiLabel
@@ -136,7 +136,9 @@ def choose_training(number: int, pretrained: bool, config: Config, choices: list
     epochs = float(np.clip(round(seen / number), 3, 30 if pretrained else 100))
     choices.append(Choice("length", f"{epochs:g} epochs", f"it then sees about {number * epochs:,.0f} pictures"))
     steps = epochs * max(1, number // batch)
-    common = TrainConfig(batch_size=batch, epochs=epochs, schedule=Cosine(warmup=0.1), ema=0.99 if steps >= 600 else 0.0)
+    common = TrainConfig(
+        batch_size=batch, epochs=epochs, schedule=Cosine(warmup=0.1), ema=0.99 if steps >= 600 else 0.0
+    )
     if pretrained:
         lr = 5e-4 * batch / 128
         choices.append(Choice("rate", f"{lr:.1e}, layer decay 0.75", "early layers need to change least"))

@@ -11,8 +11,8 @@ import numpy as np
 from vitreous.data.base import ArrayDataset, Arrays, Dataset
 from vitreous.data.folder import Files
 from vitreous.data.memory import Decoded
-from vitreous.runs.recipe import Recipe
 from vitreous.runs.prepare import Prepared
+from vitreous.runs.recipe import Recipe
 from vitreous.train.optim import SGD, AdamW, Muon
 
 FEWEST_TOKENS = 16

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vitreous.runs.recipe import Recipe, find_recipe
+from vitreous.files import write_atomically
 from vitreous.runs.prepare import Prepared, prepare
+from vitreous.runs.recipe import Recipe, find_recipe
 from vitreous.runs.record import write_record
 from vitreous.train.loop import Outcome, Trainer
 from vitreous.train.parallel import World, join
-from vitreous.files import write_atomically
 
 #: Settings that a resumed run may change: those that change nothing that is learned, and the cures of a diverged run.
 FREE = {f"train.{name}" for name in ("device", "workers", "log_every", "keep", "checkpoint_every", "parallel", "clip")}
