@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Protocol, Self
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
-from torchvision import tv_tensors
 
 from vitreous.spec import Size
 
@@ -167,6 +166,8 @@ class Masks(Targets):
         return replace(self, values=torch.stack(seen))
 
     def warp(self, rows: Tensor, move: Warp, size: Size) -> Self:
+        from torchvision import tv_tensors  # here, since it takes long to import, and models import this file
+
         values = self.values.clone()
         values[rows] = torch.as_tensor(move(tv_tensors.Mask(values[rows])))
         return replace(self, values=values)
@@ -222,6 +223,8 @@ class Boxes(Targets):
         return self.kept([clipped(boxes, view.size) for boxes, view in zip(moved, views, strict=True)])
 
     def warp(self, rows: Tensor, move: Warp, size: Size) -> Self:
+        from torchvision import tv_tensors
+
         boxes = list(self.boxes)
         for row in rows.tolist():
             framed = tv_tensors.BoundingBoxes(boxes[row], format="XYXY", canvas_size=size, clamping_mode=None)

@@ -9,6 +9,7 @@ from torch import nn
 from tests.parity import fill
 from vitreous.layers.attention import CrossAttention, SelfAttention
 from vitreous.layers.layout import Layout
+from vitreous.layers.mixer import MixerContext
 from vitreous.layers.tokens import Tokens
 from vitreous.models.base import Backbone, Config, Features
 
@@ -27,7 +28,7 @@ class DetectorConfig(Config):
 class Encoder(nn.Module):
     def __init__(self):
         super().__init__()
-        self.mixer = SelfAttention(DIM, HEADS)
+        self.mixer = SelfAttention(MixerContext(dim=DIM, num_heads=HEADS, grid=(2, 2)))
 
     def forward(self, x, grid):
         return x + self.mixer(x, grid)

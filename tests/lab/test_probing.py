@@ -44,7 +44,7 @@ def test_the_field_of_convolutions_is_as_counted():
 def test_halves_of_one_object_have_one_colour_and_the_gap_between_them():
     trial = Trial(quick=True, folder=Path("unused"))
     data = drawn(trial, 60, seed=3)
-    for image, target, gap in zip(data.images, data.all_targets, gap_of(trial, 60), strict=True):
+    for image, target, gap in zip(data.images, data.all_targets.values, gap_of(trial, 60), strict=True):
         shown = [(image == colour[:, None, None]).all(axis=0) for colour in COLOURS]
         assert sum(mask.any() for mask in shown) == 1 + target.argmax()
         columns = np.flatnonzero(np.any(shown, axis=0).any(axis=0))

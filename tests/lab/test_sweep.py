@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from vitreous.data.augment import evaluation_pixels
+from vitreous.data.base import class_rows
 from vitreous.lab import sweep
 from vitreous.lab.claims.scaling_law import best_exponent, power, saturating
 from vitreous.lab.instruments.compare import contrast, difference
@@ -52,7 +53,7 @@ def test_what_was_killed_halfway_counts_for_nothing(trial, short):
 
 
 def test_the_kept_model_answers_as_it_was_measured(short):
-    images, targets = short.valid.pixels(np.arange(500)), short.valid.targets(np.arange(500))
+    images, targets = short.valid.pixels(np.arange(500)), class_rows(short.valid, np.arange(500))
     with torch.no_grad():
         answers = short.model(evaluation_pixels(torch.from_numpy(images), short.model.spec.preprocess)).argmax(1)
     assert (answers.numpy() == targets.argmax(1)).mean() == pytest.approx(short.accuracy, abs=0.005)

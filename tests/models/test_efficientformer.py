@@ -301,7 +301,7 @@ def test_every_row_has_a_public_weight():
         ({"depths": (2, 2, 2)}, r"depths must have 4 numbers, one per stage; got \(2, 2, 2\)"),
         ({"dims": (47, 96, 224, 448)}, r"dims must begin with an even number .*, got \(47, 96, 224, 448\)"),
         ({"num_heads": 0}, "num_heads must be at least 1"),
-        ({"num_attention": -1}, "num_attention must be at least 0, got -1"),
+        ({"num_attention": -1}, "num_attention must not be negative, got -1"),
         ({"mixer": "atention"}, "did you mean 'attention'"),
         ({"num_atention": 1}, "has no option 'num_atention'; did you mean 'num_attention'"),
     ],

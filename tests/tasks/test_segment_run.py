@@ -170,7 +170,7 @@ parallel.leave()
 
 
 def test_two_processes_follow_the_same_curve(run, tmp_path):
-    folder, outcome = run
+    folder, _ = run
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

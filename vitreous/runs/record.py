@@ -14,22 +14,14 @@ from numpy.typing import NDArray
 from vitreous.data.base import Dataset
 from vitreous.data.loader import EvaluationLoader
 from vitreous.explain.record import record
-<<<<<<< HEAD
-from vitreous.pages.run import write_report
-=======
-from vitreous.explain.report import write_report
 from vitreous.files import commit, write_atomically
->>>>>>> edits
 from vitreous.layers.attention import Seam
 from vitreous.models.base import Backbone, Model
 from vitreous.models.edit import rebuild
-<<<<<<< HEAD
-from vitreous.runs.recipe import Recipe
-from vitreous.samples import Masks
-=======
->>>>>>> edits
+from vitreous.pages.run import write_report
 from vitreous.runs.prepare import Prepared
 from vitreous.runs.recipe import Recipe
+from vitreous.samples import Masks
 from vitreous.train.loop import Outcome
 from vitreous.train.parallel import World
 from vitreous.weights.load import load_weights

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from tests.lab.mutations.base import Mutation
 from vitreous.data import mixing
+from vitreous.samples import Classes
 
 
 def deviation_plus_eps(self, x):
@@ -41,7 +42,8 @@ def label_as_drawn(original):
         mixed, _ = original(images, targets, augment, dice)
         share = torch.from_numpy(dice.beta("cutmix", 1.0, 1))
         partner = torch.from_numpy(mixing.partners(len(images)))
-        return mixed, share * targets + (1 - share) * targets[partner]
+        values = share * targets.values + (1 - share) * targets.values[partner]
+        return mixed, Classes(values)
 
     return mix
 
@@ -55,8 +57,8 @@ def bias_inside(original):
     return forward
 
 
-def without_squared_temperature(self, pupil, advice):
-    believed, known = ((logits / self.temperature).log_softmax(dim=1) for logits in (pupil, advice))
+def without_squared_temperature(pupil, advice, task):
+    believed, known = ((logits / task.temperature).log_softmax(dim=1) for logits in (pupil, advice))
     return F.kl_div(believed, known, log_target=True, reduction="batchmean")
 
 
@@ -122,13 +124,13 @@ MUTATIONS = [
     Mutation(
         "distillation_loss",
         "no T² before the soft loss",
-        "vitreous.tasks.distill:Distill.disagreement",
+        "vitreous.tasks.distill:disagreement",
         lambda original: without_squared_temperature,
     ),
     Mutation(
         "distillation_loss",
         "the class head answers alone",
-        "vitreous.tasks.distill:combine",
+        "vitreous.models.base:combine",
         lambda original: class_head_alone,
     ),
     Mutation(

@@ -14,10 +14,11 @@ from vitreous.lab.estimate import exactly
 from vitreous.lab.instruments.chance import seeded
 from vitreous.lab.prediction import Near, near
 from vitreous.lab.trial import Trial
-from vitreous.models.base import combine
+from vitreous.models import base
 from vitreous.models.vit import ViTConfig
 from vitreous.samples import Batch, Classes, Inputs
-from vitreous.tasks.distill import Distill, disagreement
+from vitreous.tasks import distill
+from vitreous.tasks.distill import Distill
 
 CLAIM = Claim(
     title="The losses of distillation",
@@ -57,7 +58,7 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 def gradient(student: Tensor, teacher: Tensor, temperature: float) -> float:
     """The mean length of the gradient that the library's loss sends to the logits of a picture."""
     pupil = student.clone().requires_grad_()
-    disagreement(pupil, teacher, Distill(temperature=temperature)).backward()
+    distill.disagreement(pupil, teacher, Distill(temperature=temperature)).backward()
     assert pupil.grad is not None
     return float(pupil.grad.norm(dim=1).mean()) * len(pupil)
 
@@ -69,7 +70,7 @@ def two_heads() -> tuple[float, float]:
     objective = Distill(teacher=teacher, weight=1.0).start(teacher.spec, "cpu")
     heads = {"class": torch.zeros(2, 2, requires_grad=True), "distill": torch.ones(2, 2, requires_grad=True)}
     batch = Batch(Inputs(torch.ones(2, 3, 8, 8)), Classes(torch.eye(2)))
-    loss, answer = objective.loss(heads, batch)["loss"], combine(heads).detach()
+    loss, answer = objective.loss(heads, batch)["loss"], base.combine(heads).detach()
     gradients = torch.autograd.grad(loss, tuple(heads.values()))
     to_class, to_distill = (float(gradient.norm()) for gradient in gradients)
     return to_class / (to_class + to_distill), float(answer.mean())
