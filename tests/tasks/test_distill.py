@@ -1,7 +1,5 @@
 """Distillation: its formulas, its teacher left alone, pictures prepared as the teacher is used to."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -10,8 +8,9 @@ from PIL import Image
 
 import vitreous as vt
 from tests.parity import fill
-from vitreous.spec import Batch, Preprocess, Spec
-from vitreous.tasks.base import Heads, combine
+from vitreous.samples import Batch, Classes, Inputs
+from vitreous.spec import Preprocess, Spec
+from vitreous.tasks.classify import Classify, LabelLoss
 from vitreous.tasks.distill import Distill
 
 PREPROCESS = Preprocess(image_size=(32, 32), crop_ratio=1.0)
@@ -25,13 +24,15 @@ def tiny(**overrides):
 
 
 def batch():
-    return Batch(torch.randn(3, 3, 32, 32), TARGETS)
+    return Batch(Inputs(torch.randn(3, 3, 32, 32)), Classes(TARGETS))
 
 
 def prepared(teacher, **settings):
-    task = Distill.with_teacher(teacher, **settings)
-    task.prepare("cpu", PREPROCESS)
-    return task
+    return Distill(teacher=teacher, **settings).start(Spec(PREPROCESS), "cpu")
+
+
+def loss_of(objective, student, data):
+    return objective.loss(student.outputs(data.inputs), data)["loss"]
 
 
 def by_hand(pupil, advice, *, kind, temperature=1.0):
@@ -46,18 +47,20 @@ def by_hand(pupil, advice, *, kind, temperature=1.0):
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_loss_by_the_formula(kind, distilled):
     student, teacher, data = tiny(distilled=distilled), tiny(depth=1), batch()
-    task = prepared(teacher, kind=kind, weight=0.3, temperature=2.5, smoothing=0.1)
-    loss, answer = task.loss(Heads(student), data)
-    heads, advice = Heads(student)(data.images), teacher(data.images)
+    objective = prepared(teacher, kind=kind, weight=0.3, temperature=2.5, smoothing=0.1)
+    heads, advice = student.outputs(data.inputs), teacher(data.images)
+    parts = objective.loss(heads, data)
     from_teacher = by_hand(heads["distill" if distilled else "class"], advice, kind=kind, temperature=2.5)
-    expected = 0.7 * F.cross_entropy(heads["class"], LABELS, label_smoothing=0.1) + 0.3 * from_teacher
-    assert torch.allclose(loss, expected, rtol=1e-4)
-    assert torch.equal(answer, combine(heads))
+    from_labels = F.cross_entropy(heads["class"], LABELS, label_smoothing=0.1)
+    assert next(iter(parts)) == "loss"
+    assert torch.allclose(parts["loss"], 0.7 * from_labels + 0.3 * from_teacher, rtol=1e-4)
+    assert torch.allclose(parts["label_loss"], from_labels, rtol=1e-4)
+    assert torch.allclose(parts["teacher_loss"], from_teacher, rtol=1e-4)
 
 
 def test_each_head_has_its_own_teacher():
     student = tiny(distilled=True)
-    prepared(tiny(depth=1), weight=1.0).loss(Heads(student), batch())[0].backward()
+    loss_of(prepared(tiny(depth=1), weight=1.0), student, batch()).backward()
     assert student.head.weight.grad.abs().max() == 0
     assert student.distill_head.weight.grad.abs().max() > 0
 
@@ -67,10 +70,10 @@ def test_only_the_student_learns():
     student.train()
     teacher.train()
     task, data = prepared(teacher), batch()
-    task.loss(Heads(student), data)[0].backward()
+    loss_of(task, student, data).backward()
     assert all(p.grad is not None for p in student.parameters())
-    assert not any(p.requires_grad or p.grad is not None for p in task.prepared.parameters())
-    assert torch.equal(task.prepared(data.images), task.prepared(data.images)), "a teacher does not drop out"
+    assert not any(p.requires_grad or p.grad is not None for p in task.teacher.parameters())
+    assert torch.equal(task.teacher(data.images), task.teacher(data.images)), "a teacher does not drop out"
     assert teacher.training
     assert all(p.requires_grad for p in teacher.parameters()), "the caller's model stays as it was"
 
@@ -78,7 +81,7 @@ def test_only_the_student_learns():
 def test_a_student_that_agrees_has_nothing_to_learn():
     teacher = tiny()
     task = prepared(teacher, weight=1.0)
-    assert task.loss(Heads(teacher), batch())[0].item() == pytest.approx(0, abs=1e-5)
+    assert loss_of(task, teacher, batch()).item() == pytest.approx(0, abs=1e-5)
 
 
 def test_the_teacher_sees_pictures_as_it_is_used_to():
@@ -89,7 +92,7 @@ def test_the_teacher_sees_pictures_as_it_is_used_to():
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
     for_student, for_teacher = (vt.transforms(m)(Image.fromarray(pixels))[None] for m in (student, teacher))
     assert (for_student - for_teacher).abs().max() > 0.5
-    assert torch.allclose(prepared(teacher).prepared(for_student), teacher(for_teacher), atol=1e-4)
+    assert torch.allclose(prepared(teacher).teacher(for_student), teacher(for_teacher), atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [(16, 16), (64, 48)])
@@ -97,20 +100,21 @@ def test_the_teacher_sees_its_own_size(size):
     teacher, images = tiny(image_size=size), batch().images
     resized = F.interpolate(images, size, mode="bilinear", antialias=True)
     task = prepared(teacher)
-    assert torch.allclose(task.prepared(images), teacher(resized), atol=1e-5)
+    assert torch.allclose(task.teacher(images), teacher(resized), atol=1e-5)
 
 
 def test_a_teacher_in_a_file_is_known_by_its_weights(tmp_path):
     teacher, path = tiny(depth=1), tmp_path / "teacher.safetensors"
     vt.save(teacher, path)
     task = Distill(teacher=str(path))
-    task.prepare("cpu", PREPROCESS)
-    images = batch().images
-    assert torch.equal(task.prepared(images), teacher.eval()(images))
-    assert task.teacher_hash == prepared(teacher).teacher_hash
-    assert task.teacher_hash != prepared(tiny()).teacher_hash
+    objective, images = task.start(Spec(PREPROCESS), "cpu"), batch().images
+    assert torch.allclose(objective.teacher(images), teacher.eval()(images), atol=1e-6)
+    assert objective.facts() == prepared(teacher).facts()
+    assert objective.facts() != prepared(tiny()).facts()
     assert task == Distill(teacher=str(path)), "the loaded teacher is no setting"
-    assert dataclasses.asdict(task)["teacher"] == str(path)
+    assert task.to_json()["teacher"] == str(path)
+    assert Distill.given("task", task.to_json()) == task
+    assert "ViT in memory" in Distill(teacher=teacher).to_json()["teacher"]
 
 
 @pytest.mark.parametrize(
@@ -118,20 +122,20 @@ def test_a_teacher_in_a_file_is_known_by_its_weights(tmp_path):
     [
         ({"num_classes": 7}, "teacher knows 7 classes, the student 10"),
         ({"num_classes": 0}, "no classifier"),
-        ({"num_channels": 1}, "takes 1 channels, the student's pictures have 3"),
+        ({"num_channels": 1}, "takes 1 channels, the student's images have 3"),
     ],
 )
 def test_a_teacher_that_cannot_teach_is_refused(teacher, message):
     with pytest.raises(ValueError, match=message):
-        prepared(tiny(**teacher)).loss(Heads(tiny()), batch())
+        loss_of(prepared(tiny(**teacher)), tiny(), batch())
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"kind": "warm"}, "kind must be one of soft, hard"),
-        ({"weight": 1.5}, "weight must lie between 0 and 1"),
-        ({"temperature": 0.0}, "temperature must be a positive number"),
+        ({"weight": 1.5}, r"weight must lie in \[0, 1\], got 1.5"),
+        ({"temperature": 0.0}, "temperature must be positive, got 0.0"),
     ],
 )
 def test_settings_are_checked(settings, message):
@@ -141,6 +145,18 @@ def test_settings_are_checked(settings, message):
 
 def test_a_missing_teacher_is_said():
     with pytest.raises(ValueError, match="needs a teacher"):
-        Distill().prepare("cpu", PREPROCESS)
-    with pytest.raises(ValueError, match="is not there yet"):
-        Distill().loss(Heads(tiny()), batch())
+        Distill().start(Spec(PREPROCESS), "cpu")
+
+
+def test_without_weight_there_is_no_teacher():
+    objective, data = Distill(weight=0.0, smoothing=0.1).start(Spec(PREPROCESS), "cpu"), batch()
+    assert type(objective) is LabelLoss
+    plain = Classify(smoothing=0.1).start(Spec(PREPROCESS), "cpu")
+    student = tiny()
+    assert torch.equal(loss_of(objective, student, data), loss_of(plain, student, data))
+
+
+def test_a_student_is_decoded_as_a_classifier():
+    assert Distill.meaning == "classify"
+    outputs = {"class": torch.randn(2, 10), "distill": torch.randn(2, 10)}
+    assert Distill.decode(outputs, Spec()) == Classify.decode(outputs, Spec())

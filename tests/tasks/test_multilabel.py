@@ -2,11 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from vitreous.spec import Batch
+from vitreous.samples import Batch, Inputs, MultiLabels
+from vitreous.spec import Spec
 from vitreous.tasks.multilabel import MultiLabel
 
 NAN = math.nan
@@ -14,7 +16,17 @@ TARGETS = torch.tensor([[1, 0, NAN], [0, NAN, NAN], [1, 1, 0], [0, 0, 0]])
 
 
 def loss_of(logits, targets, **settings):
-    return MultiLabel(**settings).loss(lambda images: {"class": logits}, Batch(torch.zeros(len(logits)), targets))[0]
+    return MultiLabel(**settings).start(Spec(), "cpu").loss({"class": logits}, batch(targets))["loss"]
+
+
+def batch(targets):
+    return Batch(Inputs(torch.zeros(len(targets), 3, 8, 8)), MultiLabels(targets))
+
+
+def measured(logits, targets, classes):
+    meter = MultiLabel().start(Spec(), "cpu").meter(classes)
+    meter.add({"class": logits}, batch(targets), np.arange(len(logits)))
+    return meter.result()
 
 
 def test_loss_by_a_loop():
@@ -47,7 +59,7 @@ def test_the_loss_is_the_mean_over_parts():
 
 def test_measures_lead_with_the_mean_over_classes_that_have_both_kinds():
     logits = torch.tensor([[2.0, 1, 5], [1.0, 9, 5], [3.0, 0, 5], [2.5, 2, 4]])
-    measures = MultiLabel().measure(logits, TARGETS, ("cat", "dog", "eel"))
+    measures = measured(logits, TARGETS, ("cat", "dog", "eel"))
     assert next(iter(measures)) == "auroc"
     assert measures["auroc/cat"] == 0.75
     assert measures["auroc/dog"] == 0.0
@@ -55,10 +67,10 @@ def test_measures_lead_with_the_mean_over_classes_that_have_both_kinds():
     assert measures["auroc"] == 0.375
     assert measures["average_precision"] == pytest.approx(((1 + 2 / 3) / 2 + 1 / 3) / 2)
     assert measures["loss"] == pytest.approx(loss_of(logits, TARGETS).item())
-    assert math.isnan(MultiLabel().measure(logits, torch.zeros(4, 3), ("cat", "dog", "eel"))["auroc"])
+    assert math.isnan(measured(logits, torch.zeros(4, 3), ("cat", "dog", "eel"))["auroc"])
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.inf, NAN])
 def test_positive_weight_is_positive(weight):
-    with pytest.raises(ValueError, match="positive_weight must be a positive number"):
-        MultiLabel(weight)
+    with pytest.raises(ValueError, match="positive_weight must be (positive|a number), got"):
+        MultiLabel(positive_weight=weight)

@@ -10,6 +10,8 @@ import torch
 import vitreous as vt
 from tests.train.runs import RECIPE, assert_same, tensors, with_training
 from vitreous.runs.run import train
+from vitreous.tasks.classify import ClassMeter
+from vitreous.tasks.meter import Metric
 from vitreous.train.loop import Diverged, Trainer
 from vitreous.train.optim import SGD, AdamW
 from vitreous.train.outside import checkpoint_blocks, choose_precision
@@ -26,7 +28,7 @@ def test_the_folder_is_the_run(tmp_path):
     outcome = train(RECIPE, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["train"]["batch_size"] == 16
-    assert config["task"] == {"kind": "Classify", "smoothing": 0.1}
+    assert config["task"] == {"task": "classify", "smoothing": 0.1}
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["images"] == 12 * 16
     assert result["seed"] == 3
@@ -35,7 +37,11 @@ def test_the_folder_is_the_run(tmp_path):
     assert len(list((tmp_path / "checkpoints").glob("*.json"))) == RECIPE.train.keep
     model = vt.load(tmp_path / "model.safetensors")
     assert model.spec.labels.names == vt.Shapes.classes
-    assert outcome.logits.shape == (64, 10)
+    assert model.spec.task == "classify"
+    assert outcome.meter.arrays()["logits"].shape == (64, 10)
+    with np.load(tmp_path / "predictions.npz") as kept:
+        assert np.array_equal(kept["logits"], outcome.meter.arrays()["logits"])
+        assert kept["indices"].tolist() == list(range(64))
 
 
 def test_the_model_that_is_kept_is_the_one_that_is_reported(tmp_path):
@@ -45,7 +51,7 @@ def test_the_model_that_is_kept_is_the_one_that_is_reported(tmp_path):
     ]
     again = vt.evaluate(tmp_path / "model.safetensors", shapes_to_validate())
     assert outcome.metrics["accuracy"] == max(scores) == pytest.approx(again.metrics["accuracy"])
-    np.testing.assert_allclose(outcome.logits, again.logits, atol=1e-5)
+    np.testing.assert_allclose(outcome.meter.arrays()["logits"], again.arrays["logits"], atol=1e-5)
 
 
 def shapes_to_validate():
@@ -82,7 +88,7 @@ def test_parts_that_do_not_divide_a_share_are_an_error(tmp_path):
 
 
 def test_without_a_score_the_newest_model_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(vt.Classify, "measure", lambda *_: {"accuracy": float("nan")})
+    monkeypatch.setattr(ClassMeter, "result", lambda self: {"accuracy": Metric(float("nan"))})
     train(with_training(ema=0.0), tmp_path)
     kept, last = tensors(tmp_path / "model.safetensors"), tensors(tmp_path / LAST)
     assert all(np.array_equal(value, last[f"model.{name}"]) for name, value in kept.items())

@@ -103,9 +103,3 @@ class OutputsOf(nn.Module):
 
     def forward(self, inputs: Inputs) -> Outputs:
         return self.model.outputs(inputs)
-
-
-def check_share(name: str, value: float, *, below_one: bool = False) -> None:
-    """A setting that is a share of something: from 0 to 1, for some without the 1 itself."""
-    if not 0 <= value <= 1 or (below_one and value == 1):
-        raise ValueError(f"{name} must lie between 0 and 1{' and below 1' if below_one else ''}, got {value}")

@@ -19,10 +19,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.models.base import combine
+from vitreous.options import Rate
 from vitreous.samples import Batch, Classes, Targets
 from vitreous.spec import Spec
 from vitreous.tasks import metrics
-from vitreous.tasks.base import Objective, Outputs, Task, check_share
+from vitreous.tasks.base import Objective, Outputs, Task
 from vitreous.tasks.meter import Meter, Metric, RowMeter, loss_metric
 from vitreous.tasks.predictions import ClassScores, Undoes
 
@@ -34,11 +35,7 @@ class Classify(Task):
     name: ClassVar[str] = "classify"
     targets: ClassVar[type[Targets]] = Classes
     meaning: ClassVar[str] = "classify"
-    smoothing: float = 0.0  # share of every target that is spread evenly over all classes
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share("smoothing", self.smoothing, below_one=True)
+    smoothing: Rate = 0.0  # share of every target that is spread evenly over all classes
 
     def start(self, spec: Spec, device: str) -> Objective:
         return LabelLoss(self.smoothing)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -30,9 +29,10 @@ from torch import Tensor, nn
 
 from vitreous.models.base import Backbone, Model
 from vitreous.models.last_block import shorten_last_block
+from vitreous.options import Positive, Rate, Share
 from vitreous.samples import Batch, Classes, Targets
 from vitreous.spec import Preprocess, Spec
-from vitreous.tasks.base import Objective, Outputs, Task, check_share
+from vitreous.tasks.base import Objective, Outputs, Task
 from vitreous.tasks.classify import Classify, LabelLoss, cross_entropy, values_of
 from vitreous.tasks.predictions import ClassScores, Undoes
 from vitreous.weights.load import load
@@ -53,16 +53,9 @@ class Distill(Task):
     meaning: ClassVar[str] = "classify"
     teacher: Any = ""  # a weights file, the name of a public weight, or a model
     kind: Kind = "soft"  # learn the teacher's probabilities, or only its best class
-    weight: float = 0.5  # share of the teacher in the loss, the rest is the labels'; 0: no teacher
-    temperature: float = 3.0  # of soft: higher shows more of what the teacher thinks of the other classes
-    smoothing: float = 0.0  # of the labels: share of every target that is spread evenly over all classes
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share("smoothing", self.smoothing, below_one=True)
-        check_share("weight", self.weight)
-        if not 0 < self.temperature < math.inf:
-            raise ValueError(f"temperature must be a positive number, got {self.temperature}")
+    weight: Share = 0.5  # share of the teacher in the loss, the rest is the labels'; 0: no teacher
+    temperature: Positive = 3.0  # of soft: higher shows more of what the teacher thinks of the other classes
+    smoothing: Rate = 0.0  # of the labels: share of every target that is spread evenly over all classes
 
     def start(self, spec: Spec, device: str) -> Objective:
         if not self.weight:

@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.models.base import combine
+from vitreous.options import Positive
 from vitreous.samples import Batch, MultiLabels, Targets
 from vitreous.spec import Spec
 from vitreous.tasks import metrics
@@ -37,12 +38,7 @@ class MultiLabel(Task):
     name: ClassVar[str] = "multilabel"
     targets: ClassVar[type[Targets]] = MultiLabels
     meaning: ClassVar[str] = "multilabel"
-    positive_weight: float = 1.0  # how much a label that is there counts against one that is not
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.positive_weight < math.inf:
-            raise ValueError(f"positive_weight must be a positive number, got {self.positive_weight}")
+    positive_weight: Positive = 1.0  # how much a label that is there counts against one that is not
 
     def start(self, spec: Spec, device: str) -> Objective:
         return LabelsLoss(self.positive_weight)

@@ -20,9 +20,10 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitreous.options import Rate
 from vitreous.samples import IGNORED, Batch, Masks, Targets
 from vitreous.spec import Spec
-from vitreous.tasks.base import Objective, Outputs, Task, check_share
+from vitreous.tasks.base import Objective, Outputs, Task
 from vitreous.tasks.meter import Meter, Metric, loss_metric
 from vitreous.tasks.predictions import Segmentation, Undoes
 
@@ -35,11 +36,7 @@ class Segment(Task):
     targets: ClassVar[type[Targets]] = Masks
     meaning: ClassVar[str] = "segment"
     sees_all: ClassVar[bool] = True
-    smoothing: float = 0.0  # share of every target that is spread evenly over all classes
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share("smoothing", self.smoothing, below_one=True)
+    smoothing: Rate = 0.0  # share of every target that is spread evenly over all classes
 
     def start(self, spec: Spec, device: str) -> Objective:
         return PixelLoss(self.smoothing)
