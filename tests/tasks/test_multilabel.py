@@ -72,5 +72,5 @@ def test_measures_lead_with_the_mean_over_classes_that_have_both_kinds():
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.inf, NAN])
 def test_positive_weight_is_positive(weight):
-    with pytest.raises(ValueError, match="positive_weight must be (positive|a number), got"):
+    with pytest.raises(ValueError, match=r"positive_weight must be (positive|a number), got"):
         MultiLabel(positive_weight=weight)

@@ -19,6 +19,7 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as F
 
 from vitreous.samples import IGNORED, Targets
+from vitreous.spec import Size
 
 if TYPE_CHECKING:
     from vitreous.data.augment import Augment, Dice
@@ -75,6 +76,13 @@ def rotate(images: Tensor, level: float) -> Tensor:
     return F.rotate(images, 30 * level, fill=outside(images))
 
 
+def size_of(images: Tensor) -> Size:
+    """Height and width of images and masks, and of the image around boxes."""
+    if isinstance(images, tv_tensors.BoundingBoxes):
+        return images.canvas_size
+    return images.shape[-2], images.shape[-1]
+
+
 def outside(images: Tensor) -> int | None:
     """What is filled in where an operation has moved the image away."""
     return IGNORED if isinstance(images, tv_tensors.Mask) else None
@@ -89,11 +97,11 @@ def shear_y(images: Tensor, level: float) -> Tensor:
 
 
 def translate_x(images: Tensor, level: float) -> Tensor:
-    return affine(images, translate=[int(150 / 331 * images.shape[-1] * level), 0])
+    return affine(images, translate=[int(150 / 331 * size_of(images)[1] * level), 0])
 
 
 def translate_y(images: Tensor, level: float) -> Tensor:
-    return affine(images, translate=[0, int(150 / 331 * images.shape[-2] * level)])
+    return affine(images, translate=[0, int(150 / 331 * size_of(images)[0] * level)])
 
 
 #: Name → (images, level) → images; the level goes from 0 to 1, and for signed operations from −1.
