@@ -100,7 +100,7 @@ def test_a_file_that_disagrees_never_appears(model, tmp_path, monkeypatch):
     """An exporter that loses a bias; what lay there before stays."""
     right = formats.to_onnx
 
-    def wrong(program):
+    def wrong(program, output):
         model = right(program)
         bias = next(t for t in model.graph.initializer if t.name.endswith("head.bias"))
         bias.CopyFrom(onnx.numpy_helper.from_array(np.zeros(7, "f"), bias.name))
@@ -115,7 +115,7 @@ def test_a_file_that_disagrees_never_appears(model, tmp_path, monkeypatch):
 
 
 def test_nothing_is_left_when_the_exporter_breaks(model, tmp_path, monkeypatch):
-    def broken(program):
+    def broken(program, output):
         raise RuntimeError("no such operator\nand much more")
 
     monkeypatch.setattr(formats, "to_onnx", broken)
