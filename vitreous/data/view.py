@@ -132,7 +132,7 @@ def evaluation_view(source: Size, preprocess: Preprocess) -> View:
 def covering_view(source: Size, size: Size) -> View:
     """The largest part in the middle of an image that has the aspect ratio of ``size``."""
     factor = min(source[0] / size[0], source[1] / size[1])
-    tall, wide = size[0] * factor, size[1] * factor
+    tall, wide = min(size[0] * factor, source[0]), min(size[1] * factor, source[1])  # rounding may exceed the source
     return View(source, ((source[0] - tall) / 2, (source[1] - wide) / 2, tall, wide), size, size, border="reflect")
 
 

@@ -49,6 +49,7 @@ class Report:
     batch: int
     threads: int
     remembered: bool
+    tolerance: float
 
     @property
     def engine(self) -> EngineName:
@@ -116,6 +117,11 @@ class Accelerated(nn.Module):
         assert fast is not None
         return fast(images)
 
+    def likewise(self, model: Model, example: Example) -> Accelerated:
+        """Accelerate another model in the way that was chosen for this one, or leave it as it is."""
+        report = self.report
+        return accelerate(model, example, report.precision, engines=[report.engine], tolerance=report.tolerance)
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError("an accelerated model cannot be copied or pickled; take its .model, and accelerate that again")
 
@@ -157,7 +163,7 @@ def decide(job: Job, ways: list[Way], *, fresh: bool, thorough: bool) -> Report:
     memory = machine.cache_folder() / f"choice-{identity(job, ways)}.json"
     batch, threads = len(job.examples[0]), torch.get_num_threads()
     if not fresh and (known := recall(memory, job)) is not None:
-        return Report(known, (known,), batch, threads, remembered=True)
+        return Report(known, (known,), batch, threads, remembered=True, tolerance=job.tolerance)
     tried = race(job, ways, enough=math.inf if thorough else ENOUGH)
     if not any(one.module for one in tried):
         plain = Tried("eager", "fp32", job.model, reason="the plain model: nothing else is close enough", error=0.0)
@@ -172,7 +178,7 @@ def decide(job: Job, ways: list[Way], *, fresh: bool, thorough: bool) -> Report:
     with contextlib.suppress(OSError):
         write_atomically(memory, json.dumps(choice, indent=1).encode())
     machine.forget_unused()
-    return Report(chosen, tuple(tried), batch, threads, remembered=False)
+    return Report(chosen, tuple(tried), batch, threads, remembered=False, tolerance=job.tolerance)
 
 
 def race(job: Job, ways: list[Way], enough: float) -> list[Tried]:

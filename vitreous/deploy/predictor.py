@@ -18,7 +18,7 @@ from torch import Tensor
 from vitreous.data.pictures import BadPicture, open_picture, standard
 from vitreous.data.transforms import transforms
 from vitreous.data.view import View
-from vitreous.deploy.accelerate import accelerate
+from vitreous.deploy.accelerate import Accelerated, accelerate
 from vitreous.deploy.engine import Wanted, find_engine, sharing_copy
 from vitreous.memory import memory_kept
 from vitreous.models.engine import Engine
@@ -124,8 +124,11 @@ class Predictor:
         backbone = sharing_copy(self.model.backbone)
         backbone.reset_head(0)
         backbone.eval()
-        plain = self.engine is self.model and not self.accelerates
-        return backbone if plain or len(backbone.head_names) > 1 else accelerate(backbone, images)
+        if len(backbone.head_names) > 1:
+            return backbone
+        if isinstance(self.engine, Accelerated):
+            return self.engine.likewise(backbone, images)
+        return accelerate(backbone, images) if self.accelerates else backbone
 
     def many(self, images: Iterable[AnyImage], run: Callable[[Sequence[Seen]], Sequence[T]]) -> Iterator[T | Skipped]:
         """Batch by batch; while the model works on one, threads open the images of the next."""
