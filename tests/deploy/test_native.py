@@ -520,9 +520,9 @@ def test_the_library_is_compiled_once(folder, monkeypatch):
 
 @pytest.fixture
 def forgotten():
-    build.library.cache_clear()
+    build.library_for.cache_clear()
     yield
-    build.library.cache_clear()
+    build.library_for.cache_clear()
 
 
 def test_without_a_compiler(monkeypatch, forgotten, tmp_path):

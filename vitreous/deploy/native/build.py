@@ -77,12 +77,16 @@ def last_line(text: str) -> str:
     return (text.strip().splitlines() or ["no reason given"])[-1]
 
 
-@functools.cache
 def library() -> tuple[str, ctypes.CDLL]:
     """The best level that works here, and its library: compiled, and tried out in another process."""
+    return library_for(machine.cpu_flags())
+
+
+@functools.cache
+def library_for(flags: frozenset[str]) -> tuple[str, ctypes.CDLL]:
     reasons = []
     for level, (needed, _) in LEVELS.items():
-        if not needed <= machine.cpu_flags() or level == "portable":
+        if not needed <= flags or level == "portable":
             continue
         try:
             path = compile_library(level)
