@@ -10,7 +10,17 @@ import threading
 import pytest
 
 from vitreous import files
-from vitreous.files import CannotWrite, commit, digest, file_digest, replacing, write_atomically
+from vitreous.files import (
+    CannotRead,
+    CannotWrite,
+    commit,
+    digest,
+    file_digest,
+    files_below,
+    open_file,
+    replacing,
+    write_atomically,
+)
 
 
 def names(folder):
@@ -119,3 +129,45 @@ def test_the_commit_is_empty_where_there_is_no_git(monkeypatch):
 def test_needs_the_standard_library_alone():
     code = "import sys, vitreous.files; print('torch' in sys.modules, 'numpy' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["False", "False"]
+
+
+def test_a_regular_file_is_opened(tmp_path):
+    (tmp_path / "a").write_bytes(b"content")
+    with open_file(tmp_path / "a") as file:
+        assert file.read() == b"content"
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "lost").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name, reason in {
+        "pipe": "pipe, a device or a socket",
+        "zero": "pipe, a device or a socket",
+        "lost": "No such file",
+        "loop": "symbolic links",
+        ".": "it is a folder",
+        "a\0b": "null",
+    }.items():
+        with pytest.raises(CannotRead, match=reason):
+            open_file(tmp_path / name)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_without_permission_the_error_is_a_sentence(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0)
+    for read in (open_file, lambda path: list(files_below(path.parent))):
+        with pytest.raises(CannotRead, match=r"cannot read .*closed.*: Permission denied"):
+            read(tmp_path / "closed" / "a")
+
+
+def test_every_file_below_a_folder_is_found_once(tmp_path):
+    for name in ("a", "b/c", "b/d/e", ".hidden/f", "b/.g"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "b" / "up").symlink_to(tmp_path)
+    (tmp_path / "b" / "d" / "again").symlink_to(tmp_path / "b")
+    os.mkfifo(tmp_path / "b" / "pipe")
+    found = files_below(tmp_path, keep=lambda name: not name.startswith("."))
+    assert sorted(os.path.relpath(path, tmp_path) for path in found) == ["a", "b/c", "b/d/e"]

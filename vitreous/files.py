@@ -1,4 +1,4 @@
-"""Write files atomically, digest them, and name the commit of the code at hand.
+"""Open, find and digest files, write them atomically, and name the commit of the code at hand.
 
 A file is written under a temporary name in its own folder, flushed to the disk and then renamed: readers see the old
 file or the new one, never half of it, even when power or disk fail midway. Standard library only, so that every module
@@ -10,11 +10,17 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
+
+
+#: Without waiting for the other end of a pipe; not every system has each of these flags.
+READING = os.O_RDONLY | sum(getattr(os, flag, 0) for flag in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 
 
 class CannotWrite(OSError, ValueError):
@@ -22,6 +28,56 @@ class CannotWrite(OSError, ValueError):
 
     def __str__(self) -> str:
         return f"cannot write {self.filename}: {self.strerror}"
+
+
+class CannotRead(OSError, ValueError):
+    """A path that no file can be read from, in one line."""
+
+    def __str__(self) -> str:
+        return f"cannot read {self.filename}: {self.strerror}"
+
+
+def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file for reading; a named pipe, a device or a socket is refused, and nothing waits for it.
+
+    This is the one place that opens files of unknown origin: whatever is wrong is a :class:`CannotRead`.
+    """
+    try:
+        descriptor = os.open(path, READING)
+    except OSError as error:
+        raise CannotRead(error.errno, error.strerror, os.fspath(path)) from None
+    except ValueError as error:  # a null character in the name
+        raise CannotRead(errno.EINVAL, str(error), repr(path)) from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        what = "it is a folder" if stat.S_ISDIR(mode) else "it is a pipe, a device or a socket, not a regular file"
+        raise CannotRead(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, what, os.fspath(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def files_below(folder: str | os.PathLike[str], keep: Callable[[str], bool] = lambda name: True) -> Iterator[str]:
+    """Regular files below a folder, in no particular order; ``keep`` decides by name which files and folders count.
+
+    Links are followed, but no folder is entered twice, so that a link to a folder above ends.
+    """
+    entered: set[tuple[int, int]] = set()
+    waiting = [os.fspath(folder)]
+    while waiting:
+        place = waiting.pop()
+        try:
+            found = os.stat(place)
+            if (found.st_dev, found.st_ino) in entered:
+                continue
+            entered.add((found.st_dev, found.st_ino))
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    if keep(entry.name) and entry.is_dir():
+                        waiting.append(entry.path)
+                    elif keep(entry.name) and entry.is_file():
+                        yield entry.path
+        except OSError as error:
+            raise CannotRead(error.errno, error.strerror, error.filename or place) from None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -71,7 +127,7 @@ def digest(content: bytes | str) -> str:
 
 def file_digest(path: Path, algorithm: str = "sha256") -> str:
     """Digest of a file's content, read in parts, in hexadecimal digits."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
