@@ -154,12 +154,17 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path):
             open_file(tmp_path / name)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_without_permission_the_error_is_a_sentence(tmp_path):
-    (tmp_path / "closed").mkdir(mode=0)
-    for read in (open_file, lambda path: list(files_below(path.parent))):
-        with pytest.raises(CannotRead, match=r"cannot read .*closed.*: Permission denied"):
-            read(tmp_path / "closed" / "a")
+def test_without_permission_the_error_is_a_sentence(tmp_path, monkeypatch):
+    def denied(path, *_):
+        raise PermissionError(13, "Permission denied", os.fspath(path))
+
+    (tmp_path / "closed").mkdir()
+    for call in ("open", "scandir"):  # patched, since root may read everything
+        monkeypatch.setattr(files.os, call, denied)
+    for read in (open_file, lambda path: list(files_below(path))):
+        with pytest.raises(CannotRead, match=r"^cannot read .*closed: Permission denied$"):
+            read(tmp_path / "closed")
+    assert issubclass(CannotRead, ValueError), "which the command line prints as it is"
 
 
 def test_every_file_below_a_folder_is_found_once(tmp_path):

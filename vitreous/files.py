@@ -15,9 +15,8 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
-
 
 #: Without waiting for the other end of a pipe; not every system has each of these flags.
 READING = os.O_RDONLY | sum(getattr(os, flag, 0) for flag in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
@@ -37,7 +36,7 @@ class CannotRead(OSError, ValueError):
         return f"cannot read {self.filename}: {self.strerror}"
 
 
-def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+def open_file(path: str | os.PathLike[str]) -> BufferedReader:
     """Open a regular file for reading; a named pipe, a device or a socket is refused, and nothing waits for it.
 
     This is the one place that opens files of unknown origin: whatever is wrong is a :class:`CannotRead`.
