@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.data.base import class_rows
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import exactly, mean_of
 from vitreous.lab.instruments.chance import seeded
@@ -93,7 +94,7 @@ def shapes() -> tuple[Tensor, Tensor]:
     """Small drawn shapes around zero, and the classes' vectors."""
     data = centred_shapes(2_000, 16, seed=0)
     everything = np.arange(len(data))
-    return torch.from_numpy(data.pixels(everything)) / 127.5 - 1, torch.from_numpy(data.targets(everything))
+    return torch.from_numpy(data.pixels(everything)) / 127.5 - 1, torch.from_numpy(class_rows(data, everything))
 
 
 def accuracy(seed: int, depth: int, steps: int, *, normed: bool) -> float:
