@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -302,9 +303,16 @@ def accuracy_table(points: list[tuple[Accuracy, int]]) -> str:
     return "\n".join(lines)
 
 
+@cache
+def macs_at(name: str, pixels: int) -> int:
+    """From the catalogue, whose numbers a test recomputes, where it has them."""
+    known = entry(name)
+    return known.macs if known.image_size == (pixels, pixels) else vt.cost(name, pixels).macs
+
+
 def main(home: Path = DOCS) -> None:
     rows = dict(sorted(((name, anatomy(name)) for name in ROWS), key=lambda row: -attentive(row[1])))
-    points = [(row, vt.cost(row.model, row.pixels).macs) for row in PUBLISHED_ACCURACY]
+    points = [(row, macs_at(row.model, row.pixels)) for row in PUBLISHED_ACCURACY]
     images = home / "images"
     draw_map(rows).savefig(images / "map.png")
     draw_accuracy(points).savefig(images / "accuracy.png")
