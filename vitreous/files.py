@@ -14,12 +14,13 @@ import stat
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
 #: Without waiting for the other end of a pipe; not every system has each of these flags.
 READING = os.O_RDONLY | sum(getattr(os, flag, 0) for flag in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+ROOM = 4096  # bytes that must find room where results are to be written
 
 
 class CannotWrite(OSError, ValueError):
@@ -102,8 +103,11 @@ def replacing(path: Path, *, keep_suffix: bool = False) -> Iterator[Path]:
         with open(temporary, "r+b") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, ValueError):  # a full disk names no file
+            raise CannotWrite(error.errno, error.strerror or str(error), str(path)) from error
         raise
 
 
@@ -117,6 +121,21 @@ def create(temporary: Path, path: Path) -> None:
         temporary.touch()
     except OSError as error:
         raise CannotWrite(error.errno, f"{error.strerror}; choose another folder", str(path)) from None
+
+
+def need_room(path: Path) -> None:
+    """Refuse in one line, before the work is done, a place where no small file can be written."""
+    try:
+        trial = path.with_name(f".{path.name}.{threading.get_native_id()}.trial")
+        create(trial, path)
+        try:
+            trial.write_bytes(bytes(ROOM))
+        finally:
+            trial.unlink(missing_ok=True)
+    except CannotWrite:
+        raise
+    except OSError as error:
+        raise CannotWrite(error.errno, f"{error.strerror}; choose another place", str(path)) from None
 
 
 def digest(content: bytes | str) -> str:

@@ -11,6 +11,7 @@ import difflib
 import math
 import operator
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -18,6 +19,8 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from vitreous.spec import Size, pair
+
+LARGEST_INT = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -199,13 +202,15 @@ def checked_int(name: str, value: Any, bounds: Between | None = None) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise ValueError(f"{name} must be a whole number, got {value!r}")
     value = operator.index(value)
+    if abs(value) > LARGEST_INT:
+        raise ValueError(f"{name} must be a whole number of at most 64 bits, got one of {value.bit_length()}")
     (bounds or Between(0 if name.startswith("num_") else 1)).check(name, value)
     return value
 
 
 def checked_float(name: str, value: Any, bounds: Between | None = None) -> float:
     """A number: not negative, and below 1 for a rate, where no bounds are given."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise ValueError(f"{name} must be a number, got {value!r}")
     (bounds or Between(0, 1 if name.endswith("_rate") else math.inf, without_most=True)).check(name, value)
     return float(value)

@@ -5,6 +5,7 @@ Plain dataclasses without torch, so that every module may import them.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -15,19 +16,33 @@ Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Fit = Literal["crop", "letterbox"]
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+LARGEST_SIDE = 2**31  # of anything measured in pixels or cells
+SMALLEST_CROP = 0.01  # share of a side: less would enlarge an image more than a hundredfold
 HALF = (0.5, 0.5, 0.5)
 
 
 def pair(value: int | Iterable[int], name: str = "size") -> Size:
     """``7`` and ``(7, 7)`` both mean height 7, width 7."""
+    height = width = None
     try:
         height, width = value if isinstance(value, Iterable) else (value, value)
         both = operator.index(height), operator.index(width)
     except (TypeError, ValueError):
         both = (0, 0)
-    if min(both) < 1:
+    if min(both) < 1 or max(both) > LARGEST_SIDE or any(isinstance(part, bool) for part in (value, height, width)):
         raise ValueError(f"{name} must be a positive int or (height, width), got {value!r}")
     return both
+
+
+def channel_values(values: Iterable[float], name: str) -> tuple[float, ...]:
+    """A finite number for each channel."""
+    try:
+        numbers = tuple(float(value) for value in values)
+    except (TypeError, ValueError, OverflowError):
+        numbers = (math.nan,)
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"{name} must be a number for each channel, got {values!r}")
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -46,10 +61,11 @@ class Preprocess:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
-        object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
-        object.__setattr__(self, "std", tuple(float(value) for value in self.std))
-        if not 0 < self.crop_ratio <= 1:
-            raise ValueError(f"crop_ratio must lie in (0, 1], got {self.crop_ratio}")
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, channel_values(getattr(self, name), name))
+        known = isinstance(self.crop_ratio, int | float) and not isinstance(self.crop_ratio, bool)
+        if not known or not SMALLEST_CROP <= self.crop_ratio <= 1:
+            raise ValueError(f"crop_ratio must lie in [{SMALLEST_CROP}, 1], got {self.crop_ratio!r}")
         if self.interpolation not in get_args(Interpolation):
             raise ValueError(f"interpolation must be one of {get_args(Interpolation)}, got {self.interpolation!r}")
         if self.fit not in get_args(Fit):

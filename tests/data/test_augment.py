@@ -273,15 +273,15 @@ def test_dice_for_another_batch():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"crop": "random"}, "crop must be one of none, pad, resized, got 'random'"),
-        ({"pad": -1}, "pad must be at least 0, got -1"),
+        ({"crop": "random"}, "crop must be one of none, pad, resized; got 'random'"),
+        ({"pad": -1}, "pad must not be negative, got -1"),
         ({"crop_scale": (0.8, 0.2)}, "crop_scale must be two shares"),
         ({"crop_scale": (0.0, 1.0)}, "crop_scale must be two shares"),
-        ({"flip_rate": 1.5}, "flip_rate must be between 0 and 1, got 1.5"),
-        ({"randaugment_ops": -2}, "randaugment_ops must be at least 0"),
-        ({"randaugment_magnitude": 31}, "randaugment_magnitude must be between 0 and 30"),
-        ({"mixup": -0.1}, "mixup must be between 0"),
-        ({"cutmix": math.nan}, "cutmix must be between 0"),
+        ({"flip_rate": 1.5}, r"flip_rate must lie in \[0, 1\], got 1.5"),
+        ({"randaugment_ops": -2}, r"randaugment_ops must lie in \[0, 100\]"),
+        ({"randaugment_magnitude": 31}, r"randaugment_magnitude must lie in \[0, 30\]"),
+        ({"mixup": -0.1}, "mixup must lie in"),
+        ({"cutmix": math.nan}, "cutmix must be a number"),
         ({"patch_mixup_size": 0}, "patch_mixup_size must be at least 1"),
     ],
 )

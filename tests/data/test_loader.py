@@ -74,6 +74,28 @@ def test_shares_of_two_processes_are_the_batch_of_one():
     assert torch.equal(whole.targets.values, torch.cat([half.targets.values for half in halves]))
 
 
+@pytest.mark.parametrize("data", [arrays(), Drawn()])
+@pytest.mark.parametrize("each", [1, 2, 3, 5])
+def test_shares_of_any_size_are_the_batch_of_one(data, each):
+    """Partners of MixUp belong to another process where a share is odd."""
+    whole = loader(data, batch_size=2 * each).batch(1)
+    halves = [loader(data, batch_size=2 * each, rows=rows).batch(1) for rows in (slice(0, each), slice(each, 2 * each))]
+    assert [len(half) for half in halves] == [each, each]
+    assert torch.equal(whole.images, torch.cat([half.images for half in halves]))
+    assert torch.equal(whole.targets.values, torch.cat([half.targets.values for half in halves]))
+
+
+def test_a_share_without_readable_images_borrows_one():
+    """As the only image of a process may be broken, while the others compute."""
+    plain = Augment(crop="none", flip_rate=0.0)
+    data = Drawn(broken=range(0, 30, 2))
+    alone = [loader(data, augment=plain, batch_size=2, rows=slice(1, 2)).batch(step) for step in range(15)]
+    assert {len(batch) for batch in alone} == {1}
+    again = [loader(data, augment=plain, batch_size=2, rows=slice(1, 2)).batch(step) for step in range(15)]
+    assert all(torch.equal(one.images, other.images) for one, other in zip(alone, again, strict=True))
+    assert all(batch.targets.values.argmax() % 5 in range(5) for batch in alone)
+
+
 def test_unreadable_pictures_are_replaced_and_counted():
     data = Drawn(broken=[3, 4])
     one = loader(data)
@@ -120,3 +142,11 @@ def test_evaluation_leaves_out_what_cannot_be_read():
     parts = EvaluationLoader(Drawn(10, broken=[0, 7]), PREPROCESS, batch_size=4)
     assert np.concatenate([indices for indices, _ in parts]).tolist() == [1, 2, 3, 4, 5, 6, 8, 9]
     assert len(parts.unreadable) == 2
+
+
+def test_evaluation_in_step_shows_a_blank_image_where_nothing_can_be_read():
+    parts = EvaluationLoader(Drawn(10, broken=range(4)), PREPROCESS, batch_size=4)
+    assert [len(rows) for rows, _ in parts.part(np.arange(10))] == [4, 2]
+    shown = list(parts.part(np.arange(10), skip_empty=False))
+    assert [(len(rows), len(batch)) for rows, batch in shown] == [(0, 1), (4, 4), (2, 2)]
+    assert shown[0][1].images.shape == (1, 3, 16, 16)

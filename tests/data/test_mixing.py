@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vitreous.data.augment import Augment, Dice
 from vitreous.data.mixing import mix as mix_batch
-from vitreous.data.mixing import own_weights
+from vitreous.data.mixing import own_weights, whole_pairs
 from vitreous.samples import Classes, MultiLabels
 
 SIDES = st.integers(1, 13)
@@ -156,3 +156,11 @@ def test_unknown_labels(kind):
     assert not mixed_targets[:, 0].isnan().any()
     if kind == "all":
         assert not contains_odd.all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "number", "whole"),
+    [((0, 4), 8, (0, 4)), ((0, 3), 6, (0, 4)), ((3, 6), 6, (2, 6)), ((1, 2), 3, (0, 2)), ((2, 3), 3, (2, 3))],
+)
+def test_whole_pairs(rows, number, whole):
+    assert whole_pairs(slice(*rows), number) == slice(*whole)

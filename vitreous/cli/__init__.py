@@ -43,7 +43,7 @@ HELP = ("-h", "--help", "help")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; what users can mend is one line on stderr and exit code 2."""
+    """Run a command; what users can mend is one line on stderr and exit code 2, a bug one line and exit code 1."""
     words = sys.argv[1:] if arguments is None else arguments
     if not words or words[0] in HELP or (group_of(words[0]) and words[1:2] and words[1] in HELP):
         print(overview())
@@ -52,18 +52,20 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"vitreous {__version__}")
         return 0
     warnings.filterwarnings("ignore", module="PIL")  # of odd metadata: what matters is reported picture by picture
+    name = ""
     try:
         name = find(words)
         run(name, words[len(name.split()) :])
-    except ValueError as error:
-        print(f"vitreous: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print("vitreous: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        from vitreous.cli.mishaps import tell
+
+        return tell(error, name)
     return 0
 
 

@@ -18,7 +18,7 @@ from vitreous.cli.show import err, out, shortened, table
 from vitreous.data.pictures import find_pictures
 from vitreous.deploy.neighbours import Neighbour, duplicates, nearest_neighbours
 from vitreous.deploy.predictor import Predictor, Skipped
-from vitreous.files import write_atomically
+from vitreous.files import need_room, write_atomically
 
 
 def embed(
@@ -48,6 +48,7 @@ def embed(
         raise ValueError(f"--nearest must be 0 or more and --duplicate a cosine, got {nearest} and {duplicate}")
     if output.suffix == ".parquet":
         need_pyarrow()
+    need_room(output)
     paths = find_pictures(pictures)
     predictor = make_predictor(weights, model, batch_size=batch_size)
     run = {"weights": fingerprint(weights), "kind": "embed"}

@@ -16,7 +16,7 @@ from vitreous.cli.show import err, out, table
 from vitreous.deploy.engine import Wanted
 from vitreous.deploy.evaluate import Evaluation, open_split, targets_of
 from vitreous.deploy.evaluate import evaluate as measure
-from vitreous.files import write_atomically
+from vitreous.files import need_room, write_atomically
 from vitreous.samples import Classes
 from vitreous.tasks.base import decoder_of
 from vitreous.tasks.meter import Metric
@@ -47,6 +47,8 @@ def evaluate(
         batch_size: Images at a time.
         output: A JSON file for the numbers.
     """
+    if output is not None:
+        need_room(output)
     net = load(weights, model=model)
     dataset = open_split(data, split, net.config.image_size, target=targets_of(decoder_of(net.spec)))
     results = []

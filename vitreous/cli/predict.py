@@ -19,7 +19,7 @@ from vitreous.cli.show import err, longest, out, shortened
 from vitreous.data.pictures import find_pictures, open_picture
 from vitreous.deploy.engine import Wanted
 from vitreous.deploy.predictor import Predictor, Skipped
-from vitreous.files import write_atomically
+from vitreous.files import need_room, write_atomically
 from vitreous.tasks.predictions import Prediction
 
 Format = Literal["table", "jsonl", "csv"]
@@ -49,19 +49,14 @@ def predict(
         engine: Run the model as it is, or accelerate it for this CPU first (auto).
         batch_size: Images at a time.
     """
+    prepare_places(format, output, draw)
     paths = find_pictures(pictures)
     predictor = make_predictor(weights, model, engine=engine, top=top, batch_size=batch_size)
     task = predictor.model.spec.task
     if format == "csv" and task not in ("classify", "multilabel"):
         raise ValueError(f"a CSV holds classes, this model's task is {task!r}; give --format jsonl")
-    if draw is not None:
-        if output is not None:
-            raise ValueError("--draw and --output do not go together: an interrupted output is resumed without drawing")
-        draw.mkdir(parents=True, exist_ok=True)
     found = drawn(predictor.predict_many(paths), paths, draw)
     if format == "table":
-        if output is not None:
-            raise ValueError("a table is for reading; give --format jsonl or --format csv with --output")
         lines = answer(found, paths)
         out.print(pretty(lines))
     elif output is None:
@@ -70,6 +65,19 @@ def predict(
         lines = resume(predictor, paths, output, {"weights": fingerprint(weights), "top": top}, format, top)
         err.print(f"{sum('skipped' not in line for line in lines):,} images in {output}")
     report_skipped({line["file"]: line["skipped"] for line in lines if "skipped" in line}, len(lines))
+
+
+def prepare_places(format: Format, output: Path | None, draw: Path | None) -> None:
+    """Refuse, before the work is done, places that do not go together or cannot be written to."""
+    if output is not None:
+        if format == "table":
+            raise ValueError("a table is for reading; give --format jsonl or --format csv with --output")
+        if draw is not None:
+            raise ValueError("--draw and --output do not go together: an interrupted output is resumed without drawing")
+        need_room(output)
+    if draw is not None:
+        draw.mkdir(parents=True, exist_ok=True)
+        need_room(draw / "0000.png")
 
 
 def answer(answers: Iterable[Prediction | Skipped], paths: list[Path]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from vitreous.cli.pictures import with_progress
 from vitreous.cli.show import err
+from vitreous.files import CannotWrite
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ class Journal:
         self.done: dict[str, dict[str, Any]] = {}
         if self.path.exists():
             self.recover()
-        self.file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 (closed on exit)
+        self.file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (closed on exit)
         if self.path.stat().st_size == 0:
             self.write(run)
 
@@ -48,8 +49,12 @@ class Journal:
         os.truncate(self.path, len(whole))
 
     def write(self, line: dict[str, Any]) -> None:
-        self.file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        self.file.flush()
+        content = memoryview((json.dumps(line, ensure_ascii=False) + "\n").encode())
+        try:
+            while content:
+                content = content[self.file.write(content) :]
+        except OSError as error:
+            raise CannotWrite(error.errno, error.strerror, str(self.path)) from None
 
     def add(self, line: dict[str, Any]) -> None:
         self.write(line)
@@ -79,9 +84,15 @@ def journalled(
             for path, one in zip(todo, counted, strict=True):
                 journal.add(as_line(path, one))
         except KeyboardInterrupt:
-            err.print(f"{len(journal.done):,} of {len(paths):,} pictures are kept; the same command goes on from there")
+            err.print(kept(journal, paths))
             raise
+        except CannotWrite as error:
+            raise ValueError(f"{error}; make room there: {kept(journal, paths)}") from None
     return [journal.done[str(path)] for path in paths]
+
+
+def kept(journal: Journal, paths: list[Path]) -> str:
+    return f"{len(journal.done):,} of {len(paths):,} pictures are kept; the same command goes on from there"
 
 
 def forget(output: Path) -> None:

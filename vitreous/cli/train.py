@@ -14,6 +14,7 @@ import tyro
 from vitreous.cli.named import gathered, registry
 from vitreous.cli.old_spellings import modernized
 from vitreous.cli.show import err, out
+from vitreous.files import need_room
 from vitreous.runs.choose import Choice, choose
 from vitreous.runs.preflight import examine
 from vitreous.runs.prepare import Prepared, prepare
@@ -89,6 +90,7 @@ def note(text: str) -> None:
 
 
 def run(recipe: Recipe, output: Path, world: World, *, resume: bool, command: list[str]) -> None:
+    world.together(lambda: make_room(output))
     prepared = prepare(recipe)
     if world.is_main:
         introduce(recipe, prepared, output)
@@ -102,6 +104,15 @@ def run(recipe: Recipe, output: Path, world: World, *, resume: bool, command: li
         raise SystemExit(130) from None
     if world.is_main:
         out.print(farewell(outcome, output), soft_wrap=True)
+
+
+def make_room(output: Path) -> None:
+    """The run's folder, before the data are opened: whether anything can be written there."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot write to {output} ({error.strerror}); choose another --output") from None
+    need_room(output / "config.json")
 
 
 def introduce(recipe: Recipe, prepared: Prepared, output: Path) -> None:

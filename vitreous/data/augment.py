@@ -10,10 +10,9 @@ does the rest.
 from __future__ import annotations
 
 import functools
-import math
 import zlib
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -24,44 +23,37 @@ from vitreous.data.crops import BOX_NUMBERS, random_boxes
 from vitreous.data.mixing import mix
 from vitreous.data.randaugment import MOST, randaugment
 from vitreous.data.view import evaluation_view, seen_through
+from vitreous.options import Between, Count, Options, Share
 from vitreous.samples import Targets
 from vitreous.spec import Preprocess
 
 Crop = Literal["none", "pad", "resized"]
+Alpha = Annotated[float, Between(0, 1000)]  # of Beta(α, α)
 ERASED_AREA, ERASED_ASPECT = (0.02, 0.33), (0.3, 3.3)
 
 
 @dataclass(frozen=True)
-class Augment:
+class Augment(Options):
     """How training pictures are varied. The kinds of mixing that are on take turns, picture by picture."""
 
     crop: Crop = "resized"  # a random part of the picture, the whole shifted into a reflected border, or just the whole
-    pad: int = 4  # pixels of reflected border that a "pad" crop may shift into
-    crop_scale: tuple[float, float] = (0.35, 1.0)  # least and largest share of the area in a "resized" crop
-    flip_rate: float = 0.5  # share of pictures that are mirrored
-    randaugment_ops: int = 0  # RandAugment's operations per picture; 0: none
-    randaugment_magnitude: int = 9  # RandAugment's strength, 0 to 30
-    erase_rate: float = 0.0  # share of pictures in which a box is blanked out
-    mixup: float = 0.0  # α of MixUp's Beta(α, α); 0: off
-    cutmix: float = 0.0  # α of CutMix; 0: off
-    patch_mixup: float = 0.0  # α of MixUp with weights of its own for every patch; 0: off
+    pad: Count = 4  # pixels of reflected border that a "pad" crop may shift into
+    crop_scale: tuple[Share, Share] = (0.35, 1.0)  # least and largest share of the area in a "resized" crop
+    flip_rate: Share = 0.5  # share of pictures that are mirrored
+    randaugment_ops: Annotated[int, Between(0, 100)] = 0  # RandAugment's operations per picture; 0: none
+    randaugment_magnitude: Annotated[int, Between(0, MOST)] = 9  # RandAugment's strength, 0 to 30
+    erase_rate: Share = 0.0  # share of pictures in which a box is blanked out
+    mixup: Alpha = 0.0  # α of MixUp's Beta(α, α); 0: off
+    cutmix: Alpha = 0.0  # α of CutMix; 0: off
+    patch_mixup: Alpha = 0.0  # α of MixUp with weights of its own for every patch; 0: off
     patch_mixup_size: int = 4  # side of those patches in pixels
-    mix_rate: float = 1.0  # share of pictures that are mixed at all
+    mix_rate: Share = 1.0  # share of pictures that are mixed at all
 
     def __post_init__(self) -> None:
-        if self.crop not in get_args(Crop):
-            raise ValueError(f"crop must be one of {', '.join(get_args(Crop))}, got {self.crop!r}")
+        super().__post_init__()
         low, high = self.crop_scale
-        if not 0 < low <= high <= 1:
+        if not 0 < low <= high:
             raise ValueError(f"crop_scale must be two shares with 0 < least ≤ largest ≤ 1, got {self.crop_scale}")
-        limits = {"pad": (0, math.inf), "patch_mixup_size": (1, math.inf), "randaugment_ops": (0, math.inf)}
-        limits |= {"randaugment_magnitude": (0, MOST)}
-        limits |= dict.fromkeys(("flip_rate", "erase_rate", "mix_rate"), (0, 1))
-        limits |= dict.fromkeys(("mixup", "cutmix", "patch_mixup"), (0, 1000))
-        for name, (least, most) in limits.items():
-            if not least <= getattr(self, name) <= most:
-                wanted = f"at least {least}" if most == math.inf else f"between {least} and {most}"
-                raise ValueError(f"{name} must be {wanted}, got {getattr(self, name)}")
 
     def check_for(self, target: type[Targets], *, several_views: bool = False) -> None:
         """Refuse what this kind of target cannot take."""

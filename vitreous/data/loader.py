@@ -17,13 +17,15 @@ import torch
 from vitreous.data.augment import Augment, Dice, augment_pixels, evaluation_pixels, fill_color, normalise
 from vitreous.data.base import ArrayDataset, Dataset, FileDataset, Indices
 from vitreous.data.crops import training_views
+from vitreous.data.mixing import kinds_in_use, whole_pairs
 from vitreous.data.pictures import BadPicture
 from vitreous.data.transforms import mode_of
 from vitreous.data.view import View, evaluation_view, seen_through
-from vitreous.samples import Batch, Inputs, Targets
+from vitreous.samples import Batch, Classes, Inputs, Targets
 from vitreous.spec import Preprocess, Size
 
 AHEAD = 2  # batches prepared while the model computes
+TRIED_INSTEAD = 16  # other images, where none of a share can be read
 
 
 class Loader:
@@ -52,6 +54,8 @@ class Loader:
         if self.batch_size > len(data):
             raise ValueError(f"a batch of {batch_size} is larger than the training set of {len(data)} images")
         self.rows = rows or slice(0, self.batch_size)
+        #: What is opened: the own rows, and those that they are mixed with.
+        self.opened_rows = whole_pairs(self.rows, self.batch_size) if kinds_in_use(augment) else self.rows
         self.seed, self.workers = seed, workers or os.cpu_count() or 1
         self.steps_per_epoch = len(data) // self.batch_size
         #: Images that could not be read, with the reason; others stood in for them.
@@ -60,18 +64,22 @@ class Loader:
 
     def batch(self, step: int) -> Batch:
         epoch, position = divmod(step, self.steps_per_epoch)
-        indices = self.order(epoch)[position * self.batch_size : (position + 1) * self.batch_size][self.rows]
-        dice = Dice.throw(self.seed, epoch, position, batch=self.batch_size, rows=self.rows)
+        start, rows = position * self.batch_size, self.opened_rows
+        order = self.order(epoch)
+        indices = order[start + rows.start : start + rows.stop]
+        dice = Dice.throw(self.seed, epoch, position, batch=self.batch_size, rows=rows)
         if isinstance(self.data, ArrayDataset):
             shown = self.from_arrays(self.data, indices, dice)
         else:
-            shown = self.from_files(indices, dice)
+            others = order[np.arange(start + rows.stop, start + rows.stop + TRIED_INSTEAD) % len(order)]
+            shown = self.from_files(indices, dice, others)
         if shown.inputs.images.ndim == 5:  # several views of a scene: nothing is augmented
             return replace(shown, inputs=replace(shown.inputs, images=normalise(shown.images, self.preprocess)))
         images, targets = augment_pixels(
             shown.images, shown.targets, self.augment, preprocess=self.preprocess, dice=dice
         )
-        return Batch(replace(shown.inputs, images=images), targets, shown.views)
+        mixed = Batch(replace(shown.inputs, images=images), targets, shown.views)
+        return mixed.take(slice(self.rows.start - rows.start, self.rows.stop - rows.start))
 
     def order(self, epoch: int) -> Indices:
         if self.known_order is None or self.known_order[0] != epoch:
@@ -84,10 +92,13 @@ class Loader:
         images = seen_through(torch.from_numpy(pixels), views, fill_color(self.preprocess))
         return Batch(Inputs(images), targets.through(views), tuple(views))
 
-    def from_files(self, indices: Indices, dice: Dice) -> Batch:
-        """Crops of these images; where one cannot be read, another of the batch stands in for it."""
+    def from_files(self, indices: Indices, dice: Dice, others: Indices) -> Batch:
+        """Crops of these images; where one cannot be read, another of the batch stands in for it, or one of others."""
         opened = list(self.pool().map(self.open, indices, range(len(indices)), [dice] * len(indices)))
         readable = [item for item in opened if item is not None]
+        if not readable:
+            found = (self.open(index, 0, dice) for index in others)
+            readable = [item for item in found if item is not None][:1]
         if not readable:
             raise ValueError(f"none of {len(indices)} images could be read: {first_of(self.unreadable)}")
         stand_ins = itertools.cycle(readable)
@@ -144,14 +155,18 @@ class EvaluationLoader:
     def __iter__(self) -> Iterator[tuple[Indices, Batch]]:
         return self.part(np.arange(len(self.data)))
 
-    def part(self, indices: Indices) -> Iterator[tuple[Indices, Batch]]:
-        """Batches of these images, with the positions in ``indices`` of those that could be read."""
+    def part(self, indices: Indices, *, skip_empty: bool = True) -> Iterator[tuple[Indices, Batch]]:
+        """Batches of these images, with the positions in ``indices`` of those that could be read.
+
+        Where none of a batch could, it is skipped; processes that must run the model equally often ask for a blank
+        image instead, which stands at no position and is not counted.
+        """
         starts = range(0, len(indices), self.batch_size)
         parts = [np.arange(start, min(start + self.batch_size, len(indices))) for start in starts]
         if isinstance(self.data, ArrayDataset):
             data = self.data
             return ((rows, self.from_arrays(data, indices[rows])) for rows in parts)
-        return self.from_files(parts, indices)
+        return self.from_files(parts, indices, skip_empty)
 
     def from_arrays(self, data: ArrayDataset, indices: Indices) -> Batch:
         pixels, targets = data.samples(indices)
@@ -159,7 +174,7 @@ class EvaluationLoader:
         images = evaluation_pixels(torch.from_numpy(pixels), self.preprocess)
         return Batch(Inputs(images), targets.through(views), tuple(views))
 
-    def from_files(self, parts: list[Indices], indices: Indices) -> Iterator[tuple[Indices, Batch]]:
+    def from_files(self, parts: list[Indices], indices: Indices, skip_empty: bool) -> Iterator[tuple[Indices, Batch]]:
         with ThreadPoolExecutor(self.workers, thread_name_prefix="images") as pool:
             for rows in parts:
                 found = list(pool.map(self.open, indices[rows]))
@@ -169,6 +184,15 @@ class EvaluationLoader:
                     images = normalise(batch.images, self.preprocess)
                     kept = rows[[item is not None for item in found]]
                     yield kept, replace(batch, inputs=replace(batch.inputs, images=images))
+                elif not skip_empty:
+                    yield rows[:0], self.blank(int(indices[rows[0]]))
+
+    def blank(self, index: int) -> Batch:
+        """One image without content, of the form that this one would have."""
+        several = (self.data.num_views,) if self.data.num_views > 1 else ()
+        images = torch.zeros(1, *several, self.preprocess.num_channels, *self.preprocess.image_size)
+        cameras, targets = self.data.cameras(index), Classes(torch.zeros(1, len(self.data.classes)))
+        return Batch(Inputs(images, cameras=None if cameras is None else torch.from_numpy(cameras)[None]), targets)
 
     def open(self, index: int) -> Batch | None:
         assert isinstance(self.data, FileDataset)

@@ -6,7 +6,8 @@ MixUp (https://arxiv.org/abs/1710.09412) has one weight for all pixels, CutMix (
 in a box and ones around it, and MixUp in patches a weight for every patch. Targets are vectors, so that several labels
 work too.
 
-Partners are neighbours in the batch, 0 with 1, 2 with 3: processes that hold even shares need not speak to each other.
+Partners are neighbours in the whole batch, 0 with 1, 2 with 3, however many processes share it: one whose share begins
+or ends between two partners opens the other's image as well (:func:`whole_pairs`), and nobody has to wait for anybody.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ def partners(number: int) -> NDArray[np.int64]:
     """Who is mixed with whom; an odd one at the end stays alone."""
     index = np.arange(number)
     return np.where(index ^ 1 < number, index ^ 1, index)
+
+
+def whole_pairs(rows: slice, batch_size: int) -> slice:
+    """These rows of a batch with the partners of all of them; the last of an odd batch has none."""
+    return slice(rows.start - rows.start % 2, min(rows.stop + rows.stop % 2, batch_size))
 
 
 def mixed_targets(own: Tensor, other: Tensor, share: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ def open_data(
         raise ValueError(f"cannot read {error.filename or path}: {error.strerror or error}") from None
     if splits is None:
         raise ValueError(unknown(name, path))
-    return hold_out(checked(splits, target, name), valid_share, seed)
+    return hold_out(checked(splits, target, name), valid_share, seed, path if path.is_dir() else path.parent)
 
 
 def checked(splits: Splits, target: type[Targets] | None, source: str) -> Splits:

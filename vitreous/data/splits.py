@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.base import Dataset, Indices, class_rows
+from vitreous.data.encoded import Encoded
 from vitreous.samples import Classes, MultiLabels
 
 #: What people call the parts of a dataset, in folders and in tables.
@@ -26,6 +29,7 @@ class Splits:
     valid: Dataset | None = None
     test: Dataset | None = None
     notes: tuple[str, ...] = ()
+    held_out: bool = False  # whether the validation set was taken out of the training set
 
     def parts(self) -> dict[str, Dataset]:
         """Those that exist, by name."""
@@ -80,20 +84,59 @@ def some(names: Sequence[str], limit: int = 3) -> str:
     return ", ".join(names[:limit]) + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
 
 
-def hold_out(splits: Splits, share: float, seed: int) -> Splits:
-    """A validation set out of the training set, unless there is one already or ``share`` is 0."""
+def hold_out(splits: Splits, share: float, seed: int, root: Path | None = None) -> Splits:
+    """A validation set out of the training set, unless there is one already or ``share`` is 0.
+
+    Images in files are chosen by their names below ``root``, so that others may come and go without moving them.
+    """
     if not 0 <= share < 1:
         raise ValueError(f"valid_share must lie in [0, 1), got {share}")
     if splits.valid is not None or share == 0:
         return splits
-    held = held_out(splits.train, share, seed)
+    names = names_of(splits.train, root)
+    held = held_out(splits.train, share, seed) if names is None else held_out_by_name(splits.train, names, share, seed)
     if not held.any():
         note = "no validation split, and no class has enough pictures to hold any out"
         return replace(splits, notes=(*splits.notes, note))
     train, valid = (splits.train.subset(np.flatnonzero(part)) for part in (~held, held))
     number = f"{held.sum():,} picture{'s' if held.sum() > 1 else ''}"
-    note = f"no validation split: {100 * share:.3g}% of each class held out ({number})"
-    return replace(splits, train=train, valid=valid, notes=(*splits.notes, note))
+    about = "" if names is None else "about "
+    note = f"no validation split: {about}{100 * share:.3g}% of each class held out ({number})"
+    return replace(splits, train=train, valid=valid, notes=(*splits.notes, note), held_out=True)
+
+
+def names_of(dataset: Dataset, root: Path | None = None) -> list[str] | None:
+    """What identifies each image wherever its folder lies, e.g. ``cat/1.jpg``; None of images that are no files."""
+    if not isinstance(dataset, Encoded):
+        return None
+    above = "" if root is None else os.path.join(root, "")
+    names = (dataset.where(index).removeprefix(above).replace(os.sep, "/") for index in range(len(dataset)))
+    return [unicodedata.normalize("NFC", name) for name in names]
+
+
+def held_out_by_name(dataset: Dataset, names: Sequence[str], share: float, seed: int) -> NDArray[np.bool_]:
+    """Which images to hold out: those whose name's digest with the seed, as a number in [0, 1), is below ``share``.
+
+    So an image stays where it is whatever else comes or goes. Where this leaves a class none to validate, or none to
+    learn from, its image with the smallest digest is held out, or that with the largest given back.
+    """
+    numbers = np.array([hashed(f"{seed}/{name}") for name in names])
+    held = numbers < share
+    groups = strata(dataset)
+    order = np.lexsort((numbers, groups))
+    starts = np.unique(groups[order], return_index=True)[1]
+    for members in np.split(order, starts[1:]):
+        held[members[0]] = True
+        held[members[-1]] = False
+    if dataset.target is MultiLabels:
+        keep_one_of_each(dataset, held)
+    return held
+
+
+def hashed(text: str) -> float:
+    """A number in [0, 1) that depends on the text alone."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 11) / 2**53
 
 
 def held_out(dataset: Dataset, share: float, seed: int) -> NDArray[np.bool_]:

@@ -28,6 +28,7 @@ class Prepared:
     train: Dataset
     valid: Dataset | None
     notes: tuple[str, ...]
+    held_out: bool = False  # whether the validation images were taken out of the training set
 
 
 def prepare(recipe: Recipe) -> Prepared:
@@ -50,7 +51,8 @@ def prepare(recipe: Recipe) -> Prepared:
     model.spec = spec_of(model, train, recipe.task, pretrained=bool(recipe.weights))
     train, more = remembered(train, recipe.data.memory)
     valid, most = remembered(valid, recipe.data.memory) if valid is not None else (None, [])
-    return Prepared(model, train, valid, tuple(notes + more + most))
+    held_out = splits.held_out and recipe.data.valid == "valid"
+    return Prepared(model, train, valid, tuple(notes + more + most), held_out)
 
 
 def choose_split(splits: Splits, data: DataConfig) -> Dataset | None:

@@ -9,7 +9,8 @@ import importlib
 import importlib.util
 import os
 import pkgutil
-from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+import traceback
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,7 +58,7 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         model = {"family": type(self.model).__name__, **self.model.to_json()}
-        parts = {"data": self.data.to_json(), "augment": asdict(self.augment), "train": self.train.to_json()}
+        parts = {"data": self.data.to_json(), "augment": self.augment.to_json(), "train": self.train.to_json()}
         return {"model": model, **parts, "task": self.task.to_json(), "weights": self.weights}
 
 
@@ -79,7 +80,8 @@ def find_recipe(name: str) -> Recipe:
     if name.endswith(".py") or os.sep in name:
         recipe = getattr(run_file(Path(name)), "recipe", None)
         if not isinstance(recipe, Recipe):
-            raise ValueError(f"{name} defines no `recipe = Recipe(…)`")
+            has = "" if recipe is None else f" (its `recipe` is of the type {type(recipe).__name__})"
+            raise ValueError(f"{name} defines no `recipe = Recipe(…)`{has}")
         return recipe
     known = list_recipes()
     if name not in known:
@@ -90,11 +92,18 @@ def find_recipe(name: str) -> Recipe:
 
 
 def run_file(path: Path) -> Any:
+    """The module that a Python file defines; whatever it raises is told with its line."""
     if not path.is_file():
         raise ValueError(f"there is no recipe file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
+    spec = importlib.util.spec_from_file_location(path.stem, path) if path.suffix == ".py" else None
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path} is no Python file; a recipe's name ends in .py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = getattr(error, "lineno", None) or (lines[-1] if lines else None)
+        where = f"{path}, line {line}" if line else f"{path}"
+        raise ValueError(f"{where}: {type(error).__name__}: {getattr(error, 'msg', None) or error}") from error
     return module

@@ -42,6 +42,7 @@ def write_record(
     result = {
         **outcome.metrics,
         "steps": outcome.steps,
+        "stopped_early": outcome.stopped_early,
         "images": outcome.images,
         "seconds": round(outcome.seconds, 1),
         "images_per_second": round(outcome.images / max(outcome.seconds, 1e-9), 1),

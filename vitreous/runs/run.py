@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitreous.files import write_atomically
+from vitreous.files import open_file, write_atomically
+from vitreous.runs.fingerprint import Fingerprint, fingerprint
+from vitreous.runs.fingerprint import compare as compare_data
 from vitreous.runs.prepare import Prepared, prepare
 from vitreous.runs.recipe import Recipe, find_recipe
 from vitreous.runs.record import write_record
@@ -18,6 +21,8 @@ from vitreous.train.parallel import World, join
 #: Settings that a resumed run may change: those that change nothing that is learned, and the cures of a diverged run.
 FREE = {f"train.{name}" for name in ("device", "workers", "log_every", "keep", "checkpoint_every", "parallel", "clip")}
 FREE |= {"train.optimizer.lr", "train.optimizer.matrix_lr", "train.schedule.warmup"}
+#: Settings that runs of earlier versions do not name, with what they did.
+DEFAULTS = {"train.patience": 0}
 
 
 def train(recipe: Recipe | str, output: str | os.PathLike[str] = "", *, resume: bool = False) -> Outcome:
@@ -35,9 +40,8 @@ def train_on(
     prepared: Prepared, recipe: Recipe, folder: Path, world: World, *, resume: bool, command: str = ""
 ) -> Outcome:
     resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    if world.is_main:
-        open_folder(folder, recipe, resume=resume)
-    world.wait()
+    need_same_data(prepared, world)
+    opened = world.together(lambda: open_folder(folder, recipe, prepared, resume=resume))
     trainer = Trainer(
         prepared.model,
         recipe.task,
@@ -47,26 +51,122 @@ def train_on(
         config=recipe.train,
         folder=folder,
         world=world,
+        papers=opened.papers if opened else None,
     )
-    outcome = trainer.fit(resume=resume)
-    if world.is_main:
-        write_record(folder, outcome, prepared, recipe, world=world, command=command, facts=trainer.objective.facts())
-    world.wait()
+    outcome = trainer.fit(resume=resume, notes=opened.notes if opened else ())
+    facts = trainer.objective.facts()
+
+    def finish() -> None:
+        try:
+            write_record(folder, outcome, prepared, recipe, world=world, command=command, facts=facts)
+        except OSError as error:
+            raise ValueError(
+                f"the model is trained and kept in {trainer.kept}, but the record of the run could not be written "
+                f"({error.strerror or error}); make room there and go on with --resume"
+            ) from None
+
+    world.together(finish)
     return outcome
 
 
-def open_folder(folder: Path, recipe: Recipe, *, resume: bool) -> None:
-    """A new run needs a folder without a run in it; a resumed one the same settings as before."""
-    config, described = folder / "config.json", json.loads(json.dumps(recipe.to_json()))
+def need_same_data(prepared: Prepared, world: World) -> None:
+    """Processes that see different data would wait for each other for ever."""
+    valid = prepared.valid
+    own = (len(prepared.train), 0 if valid is None else len(valid), prepared.train.classes)
+    every = world.gathered(own)
+    if other := next((rank for rank, found in enumerate(every) if found != every[0]), 0):
+        (train, valid, _), (others, other_valid, _) = every[0], every[other]
+        raise ValueError(
+            f"processes found different data: process 0 {train:,} training and {valid:,} validation images, process "
+            f"{other} {others:,} and {other_valid:,}, or other classes; give all of them the same files"
+        )
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run folder that is ready: what else was written into it, and what is to be said."""
+
+    papers: dict[Path, bytes]
+    notes: list[str]
+
+
+def open_folder(folder: Path, recipe: Recipe, prepared: Prepared, *, resume: bool) -> Opened:
+    """A new run needs a folder without a run in it; a resumed one the settings and data of before."""
+    described, data = json.loads(json.dumps(recipe.to_json())), fingerprint(prepared, recipe.data.source)
+    notes: list[str] = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if resume and is_run(folder) and config.exists():
-            compare(json.loads(config.read_bytes()), described, folder)
-        elif is_run(folder):
-            raise ValueError(f"{folder} holds a run already; add --resume to go on with it, or choose another --output")
-        write_atomically(config, json.dumps(described, indent=1).encode())
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        if is_run(folder):
+            if not resume:
+                raise ValueError(
+                    f"{folder} holds a run already; add --resume to go on with it, or choose another --output"
+                )
+            data, notes = same_run(folder, described, data, prepared)
+        if (folder / "log.jsonl").is_dir():
+            raise ValueError(f"{folder / 'log.jsonl'} is a folder, where the log belongs; choose another --output")
+        papers = {
+            folder / "config.json": json.dumps(described, indent=1).encode(),
+            folder / "data.json": data.to_bytes(),
+        }
+        for path, content in papers.items():
+            write_atomically(path, content)
     except OSError as error:
-        raise ValueError(f"cannot write to {folder} ({error.strerror}); choose another --output") from None
+        where = error.filename or folder
+        raise ValueError(f"cannot write to {where} ({error.strerror}); choose another --output") from None
+    return Opened(papers, notes)
+
+
+def same_run(
+    folder: Path, described: dict[str, Any], data: Fingerprint, prepared: Prepared
+) -> tuple[Fingerprint, list[str]]:
+    """Refuse to go on with other settings or data; what to remember of the data, and what is to be said."""
+    config, known = folder / "config.json", folder / "data.json"
+    notes: list[str] = []
+    before = read_settings(config) if config.exists() else None
+    if before is None:
+        notes.append(f"{config} is gone, so nothing tells whether the settings are those of before")
+    else:
+        compare(before, described, folder, free=FREE | {"data.source"} if known.exists() else FREE)
+    if known.exists():
+        data, more = same_data(known, data, folder)
+        source = before["data"].get("source") if before else described["data"]["source"]
+        if source != described["data"]["source"]:
+            more.append(f"the same data as before, in {described['data']['source']} instead of {source}")
+        return data, notes + more
+    if prepared.held_out and len(data.train.rows):
+        raise ValueError(
+            f"{folder} has no data.json: an earlier version began it and held out other validation images, some of "
+            "which would have been trained on; go on with that version, or start anew in another --output"
+        )
+    return data, [*notes, "the run kept no record of its data (data.json), so nothing tells whether they are the same"]
+
+
+def same_data(path: Path, now: Fingerprint, folder: Path) -> tuple[Fingerprint, list[str]]:
+    try:
+        with open_file(path) as file:
+            before = Fingerprint.from_bytes(file.read())
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read ({error}); restore it, or start anew in another --output") from None
+    try:
+        return compare_data(before, now)
+    except ValueError as error:
+        raise ValueError(
+            f"{folder} was started with other data: {error}; resume with the data of before, or start anew in another "
+            f"--output (--weights {folder / 'model.safetensors'} begins with what was learned)"
+        ) from None
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    try:
+        with open_file(path) as file:
+            settings = json.loads(file.read())
+        if not all(isinstance(settings[part], dict) for part in ("model", "data", "train")):
+            raise ValueError("it holds no settings")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({type(error).__name__}: {error}); restore it, or start anew in another --output"
+        ) from None
+    return dict(settings)
 
 
 def is_run(folder: Path) -> bool:
@@ -74,13 +174,13 @@ def is_run(folder: Path) -> bool:
     return (folder / "model.safetensors").exists() or any((folder / "checkpoints").glob("step-*.json"))
 
 
-def compare(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
+def compare(before: dict[str, Any], now: dict[str, Any], folder: Path, *, free: Set[str] = FREE) -> None:
     """Refuse to resume with settings that change what is learned, and tell which."""
-    old, new = dict(flat(before)), dict(flat(now))
+    old, new = DEFAULTS | dict(flat(before)), dict(flat(now))
     changed = [
         f"{name} was {old.get(name, 'not set')}, is {value}"
         for name, value in new.items()
-        if old.get(name) != value and name not in FREE
+        if old.get(name) != value and name not in free
     ]
     if changed:
         more = f"; and {len(changed) - 3} more" if len(changed) > 3 else ""

@@ -8,6 +8,7 @@ Without its JSON a checkpoint does not count; with a wrong digest it is passed o
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
@@ -24,7 +25,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from vitreous.files import file_digest, write_atomically
+from vitreous.files import file_digest, open_file, write_atomically
 from vitreous.train.parallel import World
 
 State = dict[str, Tensor]
@@ -102,16 +103,16 @@ class Checkpoints:
 
     def problem(self, path: Path) -> str | None:
         try:
-            for file in json.loads(path.read_bytes())["files"]:
+            for file in read_description(path)["files"]:
                 if fingerprint(self.folder / file["name"], self.folder) != file:
                     return f"{file['name']} is damaged"
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             return f"it cannot be read ({error})"
         return None
 
     def load(self, path: Path, wanted: Mapping[str, Tensor]) -> tuple[int, float]:
         """Fill the wanted tensors in place, however many processes wrote them; returns step and seconds so far."""
-        about = json.loads(path.read_bytes())
+        about = read_description(path)
         sharded = path.with_suffix("")
         if sharded.is_dir():
             with warnings.catch_warnings():  # one process may read what many wrote
@@ -119,7 +120,7 @@ class Checkpoints:
                 load_shards(dict(wanted), checkpoint_id=str(sharded), no_dist=self.world.size == 1)
         else:
             fill(wanted, load_file(path.with_suffix(".safetensors")))
-        return int(about["step"]), float(about["seconds"])
+        return about["step"], about["seconds"]
 
     def contents(self, path: Path) -> dict[str, tuple[int, ...]]:
         """Names and shapes of what a checkpoint holds."""
@@ -137,6 +138,18 @@ def fill(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
         if isinstance(target, DTensor):
             value = distribute_tensor(value.to(target.device), target.device_mesh, target.placements)
         target.copy_(value)
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """A checkpoint's JSON, which must speak of this checkpoint and in the right types."""
+    with open_file(path) as file:
+        about = json.loads(file.read())
+    step, seconds, files = about["step"], about["seconds"], about["files"]
+    if type(step) is not int or path.stem != f"step-{step:08}" or not files or not isinstance(files, list):
+        raise ValueError(f"it is no description of {path.stem}")
+    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        raise ValueError(f"its seconds are {seconds!r}")
+    return {"step": step, "seconds": float(seconds), "files": files}
 
 
 def fingerprint(path: Path, below: Path) -> dict[str, Any]:

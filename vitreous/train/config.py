@@ -10,6 +10,8 @@ from vitreous.options import Between, Count, Options, Positive, Share
 from vitreous.train.optim import AdamW, Optimizer
 from vitreous.train.schedule import Cosine, Schedule
 
+LONGEST = 1_000_000  # epochs
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Options):
@@ -33,6 +35,7 @@ class TrainConfig(Options):
 
     seed: Count = 0
     evaluate_every: float = 1.0  # epochs between evaluations; 0: only at the end
+    patience: Count = 0  # evaluations in a row without a better score after which the run stops; 0: it never does
     checkpoint_every: int = 500  # steps between checkpoints
     keep: int = 2  # checkpoints kept
     log_every: int = 20  # steps between lines of the log
@@ -56,6 +59,10 @@ class TrainConfig(Options):
                 f"batch_size {self.batch_size} cannot be computed in {self.accumulate} equal parts; "
                 "choose train.accumulate that divides it"
             )
+        if self.epochs > LONGEST:
+            raise ValueError(f"epochs must be at most {LONGEST:,}, got {self.epochs:g}")
+        if self.patience and not self.evaluate_every:
+            raise ValueError("patience counts evaluations, and evaluate_every 0 makes none before the end; give epochs")
         if self.parallel == "fsdp" and self.optimizer.no_shards:
             raise ValueError(
                 f"optimizer {self.optimizer.name!r} cannot serve with parallel='fsdp' ({self.optimizer.no_shards}); "

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from torch import Tensor
 from vitreous.data.augment import Augment
 from vitreous.data.base import Dataset
 from vitreous.data.loader import EvaluationLoader, Loader, first_of
+from vitreous.files import write_atomically
 from vitreous.memory import memory_kept
 from vitreous.models.base import Model
 from vitreous.models.edit import rebuild
@@ -45,6 +46,10 @@ class Interrupted(KeyboardInterrupt):
     """Somebody asked the run to stop; its state is saved."""
 
 
+class Unfinished(ValueError):
+    """Everything is learned, but the model found no place on the disk."""
+
+
 class Diverged(ValueError):
     """The loss or the gradient is no number any more."""
 
@@ -59,6 +64,7 @@ class Outcome:
     seconds: float
     unreadable: dict[str, str]
     meter: Meter | None = field(repr=False)  # None without a validation set
+    stopped_early: bool = False  # by train.patience
 
 
 class Trainer:
@@ -75,7 +81,10 @@ class Trainer:
         config: TrainConfig,
         folder: Path,
         world: World,
+        papers: Mapping[Path, bytes] | None = None,
     ) -> None:
+        if config.patience and valid is None:
+            raise ValueError("train.patience counts evaluations, and there is no validation set; set it to 0")
         self.task, self.valid, self.config, self.folder, self.world = task, valid, config, folder, world
         self.preprocess = model.spec.preprocess
         self.precision, _ = choose_precision(config.precision, world.device)
@@ -95,7 +104,12 @@ class Trainer:
         self.apply_from_outside()
         self.average = Average(self.model, config.ema) if config.ema else None
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=config.keep, world=world)
+        #: What else belongs into the folder, and is written again where somebody has removed it.
+        self.papers = papers or {}
+        self.kept = folder / "model.safetensors"
         self.best = -math.inf
+        self.waited = 0  # evaluations since the best one
+        self.unsaved = ""  # why the best model is not in its file
         self.begin = time.monotonic()
         self.stop_asked = False
 
@@ -115,20 +129,33 @@ class Trainer:
 
     # One run
 
-    def fit(self, *, resume: bool = False) -> Outcome:
-        start, seconds = self.restore() if resume else (0, 0.0)
+    def fit(self, *, resume: bool = False, notes: Sequence[str] = ()) -> Outcome:
+        done, seconds = self.restore() if resume else (0, 0.0)
         self.begin = time.monotonic() - seconds
-        record = RunLog(self.folder, total=self.total, start=start, shown=self.world.is_main)
+        record = RunLog(self.folder, total=self.total, start=done, shown=self.world.is_main)
         with record as log, self.stoppable(), memory_kept():
-            for complaint in self.checkpoints.complaints:
-                log.say(f"[yellow]{complaint}[/yellow]")
+            for text in (*notes, *self.checkpoints.complaints):
+                log.complain(text)
             meter = RunMeter(self.loader.batch_size)
-            for step, batch in enumerate(self.loader.stream(start, self.total), start=start):
-                self.step(step, batch.to(self.world.device), meter)
-                self.after_step(step + 1, log, meter)
-            outcome = self.evaluate_and_keep(self.total, log, final=True)
-        seconds = time.monotonic() - self.begin
-        return Outcome(steps=self.total, images=self.total * self.loader.batch_size, seconds=seconds, **outcome)
+            for batch in self.loader.stream(done, done if self.exhausted else self.total):
+                self.step(done, batch.to(self.world.device), meter)
+                done += 1
+                self.after_step(done, log, meter)
+                if self.exhausted:
+                    break
+            outcome = self.finish(done, log)
+        return Outcome(
+            steps=done,
+            images=done * self.loader.batch_size,
+            seconds=time.monotonic() - self.begin,
+            stopped_early=self.exhausted,
+            **outcome,
+        )
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the score has not become better for as long as anybody wants to wait."""
+        return 0 < self.config.patience <= self.waited
 
     def step(self, step: int, batch: Batch, meter: RunMeter) -> None:
         """One update from one global batch, computed in ``accumulate`` parts."""
@@ -194,12 +221,15 @@ class Trainer:
             log.progress(done, describe(values))
         every = max(1, round(config.evaluate_every * self.loader.steps_per_epoch)) if config.evaluate_every else 0
         if every and done % every == 0 and done < self.total and self.valid is not None:
-            self.evaluate_and_keep(done, log)
+            with self.averaged():
+                self.evaluate(self.valid, done, log)
             meter.restart()
+        if self.exhausted:
+            log.say(f"stopped at step {done:,}: {self.waited} evaluations in a row without a better score")
         together = self.world.size == 1 or done % config.log_every == 0
         stop_now = together and self.world.anyone(self.stop_asked)
         saved = True
-        if done % config.checkpoint_every == 0 or done == self.total or stop_now:
+        if done % config.checkpoint_every == 0 or done == self.total or stop_now or self.exhausted:
             saved = self.keep(done, log)
         if stop_now:
             state = (
@@ -212,14 +242,28 @@ class Trainer:
 
     def keep(self, done: int, log: RunLog) -> bool:
         before = len(self.checkpoints.complaints)
+        log.sync()
         saved = self.checkpoints.save(done, self.state(), seconds=time.monotonic() - self.begin)
         for complaint in self.checkpoints.complaints[before:]:
-            log.say(f"[yellow]{complaint}[/yellow]")
+            log.complain(complaint)
+        if self.world.is_main:
+            self.write_papers(log)
         return saved is not None
+
+    def write_papers(self, log: RunLog) -> None:
+        """A run whose folder was removed can be resumed from where it is now."""
+        for path, content in self.papers.items():
+            if not path.exists():
+                try:
+                    write_atomically(path, content)
+                except OSError:
+                    continue  # the checkpoint could not be written either, and that was said
+                log.complain(f"{path} was removed while the run went on; it was written again")
 
     def state(self) -> dict[str, Tensor]:
         state = state_of(self.model, self.average.values if self.average else {}, self.optimizers)
-        return state | {"best": torch.tensor(self.best, dtype=torch.float64)}
+        state |= {"best": torch.tensor(self.best, dtype=torch.float64)}
+        return state | {"waited": torch.tensor(self.waited)} if self.config.patience else state
 
     def restore(self) -> tuple[int, float]:
         """Everything as it was after the newest whole checkpoint; the step and the seconds spent until then."""
@@ -237,6 +281,7 @@ class Trainer:
             )
         done, seconds = self.checkpoints.load(newest, wanted)
         self.best = wanted["best"].item()
+        self.waited = int(wanted.get("waited", torch.tensor(0)))
         return done, seconds
 
     @contextmanager
@@ -260,32 +305,49 @@ class Trainer:
 
     # Evaluation
 
-    def evaluate_and_keep(self, done: int, log: RunLog, *, final: bool = False) -> dict[str, Any]:
-        """Measure on the validation set, with the average if there is one; save the model when it is the best."""
-        with self.average.worn_by(self.model) if self.average else nullcontext():
+    def averaged(self) -> AbstractContextManager[None]:
+        """The model with the averaged weights, if there are any."""
+        return self.average.worn_by(self.model) if self.average else nullcontext()
+
+    def evaluate(self, valid: Dataset, done: int, log: RunLog) -> Measured | None:
+        """Measure on the validation set and keep the model if it is the best; None where an earlier one was better."""
+        self.unsaved = ""
+        log.progress(done, "evaluating")
+        measured = self.measure(valid)
+        metrics = measured.meter.result()
+        name, score = next(iter(metrics.items()))
+        log.write("valid", done, metrics)
+        log.say(f"step {done:,}: {name} {score} on {len(measured.meter):,} validation images")
+        goodness = self.world.gathered(-math.inf if math.isnan(score) else score.goodness)[0]
+        self.waited = 0 if goodness > self.best else self.waited + 1
+        if goodness < self.best and self.kept_is_there():
+            return None
+        if self.save_model(log):
+            self.best = goodness
+        return measured
+
+    def kept_is_there(self) -> bool:
+        return not self.world.anyone(not self.kept.exists())
+
+    def finish(self, done: int, log: RunLog) -> dict[str, Any]:
+        """Measure the last model and keep the best, which is measured again where it is an earlier one."""
+        with self.averaged():
             if self.valid is None:
                 self.save_model(log)
+                self.world.together(self.check_saved)
                 return {"metrics": {}, "unreadable": self.loader.unreadable, "meter": None}
-            log.progress(done, "evaluating")
-            measured = self.measure(self.valid)
-            metrics = measured.meter.result()
-            name, score = next(iter(metrics.items()))
-            log.write("valid", done, metrics)
-            log.say(f"step {done:,}: {name} {score} on {len(measured.meter):,} validation images")
-            goodness = -math.inf if math.isnan(score) else score.goodness
-            if goodness >= self.best:
-                self.best = goodness
-                self.save_model(log)
-            elif final:
-                fill(self.model.state_dict(), read(self.folder / "model.safetensors").tensors)
+            known_to_be_worse = self.exhausted and self.kept_is_there()
+            measured = None if known_to_be_worse else self.evaluate(self.valid, done, log)
+            self.world.together(self.check_saved)
+            if measured is None:
+                fill(self.model.state_dict(), read(self.kept).tensors)
                 measured = self.measure(self.valid)
-                metrics = measured.meter.result()
-                kept = next(iter(metrics.values()))
-                log.say(f"an earlier model was better; it is the one that is kept and reported, with {kept}")
+                score = next(iter(measured.meter.result().values()))
+                log.say(f"an earlier model was better; it is the one that is kept and reported, with {score}")
         unreadable = {**self.loader.unreadable, **measured.unreadable}
-        if final and unreadable:
+        if unreadable:
             log.say(f"[yellow]{len(unreadable):,} images could not be read, e.g. {first_of(unreadable)}[/yellow]")
-        return {"metrics": metrics, "unreadable": unreadable, "meter": measured.meter}
+        return {"metrics": measured.meter.result(), "unreadable": unreadable, "meter": measured.meter}
 
     def measure(self, data: Dataset) -> Measured:
         """The whole set, each process having computed its share."""
@@ -299,14 +361,25 @@ class Trainer:
             context=lambda: autocast(self.precision, self.world.device),
         )
 
-    def save_model(self, log: RunLog) -> None:
-        """``model.safetensors``: a plain model, whatever training wrapped around this one."""
+    def save_model(self, log: RunLog) -> bool:
+        """``model.safetensors``: a plain model, whatever training wrapped around this one; whether it was written."""
         weights = {name: whole(value).detach().cpu() for name, value in self.model.state_dict().items()}
         if self.world.is_main:
             plain = rebuild(self.model.config, self.model.edits)
             plain.load_state_dict(weights)
             plain.spec = self.model.spec
             try:
-                save(plain, self.folder / "model.safetensors")
+                self.folder.mkdir(parents=True, exist_ok=True)
+                save(plain, self.kept)
             except OSError as error:
-                log.say(f"[yellow]the model could not be written ({error.strerror or error})[/yellow]")
+                self.unsaved = error.strerror or str(error)
+                log.complain(f"the model of this evaluation could not be written ({self.unsaved})")
+        return not self.world.anyone(bool(self.unsaved))
+
+    def check_saved(self) -> None:
+        """Refuse, on the first process, to end as if all were well when the model is nowhere on the disk."""
+        if self.unsaved:
+            newest = self.checkpoints.newest()
+            left = f"{newest.stem} in {newest.parent} is whole" if newest else "no checkpoint could be written either"
+            remedy = "make room there and go on with --resume" if newest else "make room and start again"
+            raise Unfinished(f"the model could not be written to {self.kept} ({self.unsaved}); {left}: {remedy}")

@@ -41,13 +41,13 @@ def measure(
 ) -> Measured:
     """Show every image of the loader's set to the model once, each process its share, and merge what they measured.
 
-    Shares are equally long, since sharded models compute together: a process may see images again that are not counted
-    a second time.
+    Shares are equally long and every process runs the model equally often, since processes compute together: one may
+    see images again that are not counted a second time, or a blank one where nothing of a batch can be read.
     """
     world, total, seconds = world or World(), len(loader.data), 0.0
     own = np.arange(world.rank, total, world.size)
     share = np.resize(own, -(-total // world.size))
-    for rows, batch in loader.part(share):
+    for rows, batch in loader.part(share, skip_empty=world.size == 1):
         begin = time.perf_counter()
         with torch.no_grad(), context():
             outputs = forward(select(batch.to(world.device)))
@@ -56,7 +56,7 @@ def measure(
         if counted:
             outputs = {name: value[:counted].float().cpu() for name, value in outputs.items()}
             meter.add(outputs, batch.take(slice(counted)), share[rows[:counted]])
-        if progress is not None:
+        if progress is not None and len(rows):
             progress(int(rows[-1]) + 1, len(share))
     unreadable = dict(loader.unreadable)
     for rank, (other, failed) in enumerate(world.gathered((meter, unreadable))):

@@ -7,8 +7,9 @@ FSDP2 shards every block, found through ``model.blocks()``.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from vitreous.tasks.base import OutputsOf
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,21 @@ class World:
         value = torch.tensor([float(flag)], device=self.device)
         dist.all_reduce(value, op=dist.ReduceOp.MAX)
         return bool(value.item())
+
+    def together(self, work: Callable[[], T]) -> T | None:
+        """Do something on the first process while the others wait; where it is refused, all of them stop."""
+        result, refusal = None, None
+        if self.is_main:
+            try:
+                result = work()
+            except ValueError as error:
+                refusal = error
+        refused = self.anyone(refusal is not None)
+        if refusal is not None:
+            raise refusal
+        if refused:
+            raise SystemExit(2)  # the first process says why
+        return result
 
     def mean(self, value: Tensor) -> Tensor:
         if self.size > 1:

@@ -1,0 +1,57 @@
+"""Processes that share broken images compute equally often, and nobody waits for ever."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+WORKER = """
+import sys, torch
+torch.set_num_threads(1)
+from dataclasses import replace
+from tests.train.runs import PLAIN
+from vitreous.runs.recipe import DataConfig
+from vitreous.runs.run import train
+from vitreous.train import parallel
+
+folder, photos, kind = sys.argv[1:]
+model = PLAIN.model.override(stem="residual")
+data = DataConfig(photos, memory="no")
+settings = replace(PLAIN.train, parallel=kind, steps=4, batch_size=2, ema=0.0, evaluate_every=0.2)
+recipe = replace(PLAIN, model=model, data=data, train=settings)
+outcome = train(recipe, folder)
+parallel.leave()
+"""
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """The second process finds none of its validation images readable, and either only some to train on."""
+    root = tmp_path_factory.mktemp("photos")
+    for part, broken in (("train", (0, 3, 4)), ("val", range(1, 12, 2))):
+        for index in range(12):
+            path = root / part / ("cat" if index < 6 else "dog") / f"{index:02}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pixels = np.random.default_rng(index).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(path)
+            if index in broken:
+                path.write_bytes(path.read_bytes()[:60])
+    return root
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_all_validation_images_of_a_process_are_broken(tmp_path, photos, kind):
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
+    command = [*launcher, script, tmp_path / "run", photos, kind]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["valid_images"] == 6
+    assert sum("/val/" in name for name in result["unreadable"]) == 6
