@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.base import ArrayDataset, Dataset, FileDataset, class_rows
+from vitreous.data.base import ArrayDataset, Dataset, FileDataset
+from vitreous.data.labels import shown, shown_by
 from vitreous.data.pack import as_picture
 from vitreous.data.pictures import BadPicture
-from vitreous.data.splits import CHUNK, Splits
+from vitreous.data.splits import Splits
 from vitreous.data.threads import Progress, in_threads
 from vitreous.spec import Size
 
@@ -127,10 +128,7 @@ def digest(pixels: NDArray[np.uint8]) -> bytes:
 
 def class_counts(dataset: Dataset) -> NDArray[np.int64]:
     """Pictures that show each class."""
-    counts = np.zeros(len(dataset.classes), dtype=np.int64)
-    for start in range(0, len(dataset), CHUNK):
-        counts += (class_rows(dataset, np.arange(start, min(start + CHUNK, len(dataset)))) > 0.5).sum(axis=0)
-    return counts
+    return np.bincount(shown(dataset)[1], minlength=len(dataset.classes))
 
 
 def spread(values: NDArray[np.int64]) -> tuple[int, int, int]:
@@ -157,5 +155,5 @@ def duplicates(looks: list[Look], parts: dict[str, Dataset]) -> list[Duplicate]:
 
 def label(dataset: Dataset, index: int) -> str:
     """The names of what a picture shows."""
-    shown = np.flatnonzero(class_rows(dataset, np.array([index]))[0] > 0.5)
-    return ", ".join(dataset.classes[number] for number in shown) or "nothing"
+    _, numbers = shown_by(dataset.class_labels(np.array([index])))
+    return ", ".join(dataset.classes[number] for number in numbers) or "nothing"

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.data.base import ArrayDataset, Dataset, FileDataset, class_rows
+from vitreous.data.base import ArrayDataset, Dataset, FileDataset
+from vitreous.data.labels import as_numbers, rows_of
 from vitreous.data.encoded import Encoded
 from vitreous.data.shard_index import INDEX, Index, Shard, Target, write_index
 from vitreous.data.threads import Progress
@@ -85,7 +86,10 @@ def ending(content: bytes) -> str:
 
 def as_json(dataset: Dataset, indices: NDArray[np.int64]) -> list[Target]:
     """Class numbers where they say it all, else rows with nothing for the unknown."""
-    rows = class_rows(dataset, indices)
-    if dataset.target is Classes and ((rows == 0) | (rows == 1)).all() and (rows.sum(axis=1) == 1).all():
-        return [int(number) for number in rows.argmax(axis=1)]
+    labels = dataset.class_labels(indices)
+    if dataset.target is Classes and labels.ndim == 2:
+        labels = as_numbers(labels)
+    if labels.dtype == np.int64 and dataset.target is Classes:
+        return labels.tolist()
+    rows = rows_of(labels, len(dataset.classes))
     return [[None if np.isnan(value) else float(value) for value in row] for row in rows]

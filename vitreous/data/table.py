@@ -11,11 +11,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.folder import Files
+from vitreous.data.labels import sets_of
 from vitreous.data.splits import SPLIT_NAMES, Splits, need_two_classes, some
 from vitreous.samples import Classes, MultiLabels
 
@@ -41,9 +43,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Labelling:
-    """What a table says of its rows: class numbers (n,), or several labels as rows (n, classes)."""
+    """What a table says of its rows: class numbers (n,), or several labels as sets or as rows (n, classes)."""
 
-    values: NDArray[np.generic]
+    values: NDArray[Any]
     classes: list[str]
     target: type[Classes]
     notes: tuple[str, ...] = ()
@@ -137,10 +139,7 @@ def listed_labels(table: Table, name: str) -> Labelling:
     if not classes:
         raise ValueError(f"{table.path}: the column {name} holds no label at all")
     number = {label: index for index, label in enumerate(classes)}
-    values = np.zeros((len(lists), len(classes)), dtype=np.float32)
-    for row, labels in enumerate(lists):
-        values[row, [number[label] for label in labels]] = 1
-    return Labelling(values, classes, MultiLabels)
+    return Labelling(sets_of([[number[label] for label in labels] for labels in lists]), classes, MultiLabels)
 
 
 def label_columns(table: Table) -> Labelling:
