@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from vitreous.data.base import Dataset, Indices
 from vitreous.data.labels import labels_of, shown
+from vitreous.data.pictures import printable
 from vitreous.samples import Classes, MultiLabels
 
 #: What people call the parts of a dataset, in folders and in tables.
@@ -76,8 +77,8 @@ def need_same_classes(parts: dict[Path, Dataset]) -> None:
 
 
 def some(names: Sequence[str], limit: int = 3) -> str:
-    """The first few of many."""
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
+    """The first few of many, in printable form."""
+    return ", ".join(map(printable, names[:limit])) + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
 
 
 def hold_out(splits: Splits, share: float, seed: int) -> Splits:
