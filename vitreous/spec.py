@@ -5,9 +5,11 @@ Plain dataclasses without torch, so that every module may import them.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from numbers import Real
 from typing import Any, Literal, get_args
 
 Size = tuple[int, int]
@@ -16,6 +18,7 @@ Fit = Literal["crop", "letterbox"]
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
+LEAST_CROP = 0.05  # of an image's side; less would resize it to 400 times the pixels that are seen
 
 
 def pair(value: int | Iterable[int], name: str = "size") -> Size:
@@ -28,6 +31,17 @@ def pair(value: int | Iterable[int], name: str = "size") -> Size:
     if min(both) < 1:
         raise ValueError(f"{name} must be a positive int or (height, width), got {value!r}")
     return both
+
+
+def numbers(values: Iterable[float], name: str) -> tuple[float, ...]:
+    """Finite numbers, one per channel."""
+    try:
+        found = tuple(float(value) for value in values)
+    except (TypeError, ValueError, OverflowError):
+        found = (math.nan,)
+    if not all(map(math.isfinite, found)):
+        raise ValueError(f"{name} needs a finite number per channel, got {values!r}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -46,10 +60,10 @@ class Preprocess:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
-        object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
-        object.__setattr__(self, "std", tuple(float(value) for value in self.std))
-        if not 0 < self.crop_ratio <= 1:
-            raise ValueError(f"crop_ratio must lie in (0, 1], got {self.crop_ratio}")
+        object.__setattr__(self, "mean", numbers(self.mean, "mean"))
+        object.__setattr__(self, "std", numbers(self.std, "std"))
+        if not isinstance(self.crop_ratio, Real) or not LEAST_CROP <= self.crop_ratio <= 1:
+            raise ValueError(f"crop_ratio must lie in [{LEAST_CROP}, 1], got {self.crop_ratio!r}")
         if self.interpolation not in get_args(Interpolation):
             raise ValueError(f"interpolation must be one of {get_args(Interpolation)}, got {self.interpolation!r}")
         if self.fit not in get_args(Fit):

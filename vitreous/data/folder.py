@@ -100,11 +100,11 @@ def read_classes(path: Path, notes: list[str]) -> Files:
     if not folders:
         raise ValueError(why_no_classes(path))
     others: list[str] = []
-    number = {folder.name: index for index, folder in enumerate(folders)}
+    number, start = {folder.name: index for index, folder in enumerate(folders)}, len(os.path.join(path, ""))
     files: list[list[str]] = [[] for _ in folders]
     for file in files_below(path, is_visible, others=others):
-        name, inside, _ = file[len(f"{path}/") :].partition(os.sep)
-        if inside:
+        name, inside, _ = file[start:].partition(os.sep)
+        if inside and name in number:
             files[number[name]].append(file)
     pictures = [sorted(filter(is_picture, own)) for own in files]
     if empty := [folder.name for folder, own in zip(folders, pictures, strict=True) if not own]:
