@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -78,7 +78,7 @@ def read_table(path: Path) -> Table:
             first = file.readline(LONGEST_LINE)
             file.seek(0)
             reader = csv.reader(lines_of(path, file), delimiter=max(",;\t", key=first.count), strict=True)
-            return collected(path, ((reader.line_num, row) for row in reader if any(cell.strip() for cell in row)))
+            return collected(path, ((reader.line_num, row) for row in reader if any(map(str.strip, row))))
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no text in UTF-8{guess_encoding(path)}; save it as a CSV in UTF-8") from None
     except csv.Error as error:
@@ -138,29 +138,31 @@ def drop_missing(table: Table) -> tuple[Table, list[str], list[str]]:
             f"(its columns: {some(list(table.columns), 8)})"
         )
     cells = table.columns[name]
-    paths = [os.path.join(table.path.parent, os.path.expanduser(cell)) for cell in cells]
+    folder = os.path.join(table.path.parent, "")
+    paths = [os.path.join(folder, os.path.expanduser(cell)) if cell[:1] in "~/" else folder + cell for cell in cells]
     there = which_exist(paths)
     if not there:
         raise ValueError(
             f"none of the {len(paths):,} files that {table.path} lists exists, such as {paths[0]}; "
             f"paths are taken from the CSV's own folder"
         )
+    if len(there) == len(paths):
+        return table, paths, []
     kept = set(there)
     missing = [cell for row, cell in enumerate(cells) if row not in kept]
     notes = [f"{len(missing):,} of {len(paths):,} files are missing, their rows left out: {some(missing)}"]
-    return table.keep(there), [paths[row] for row in there], notes if missing else []
+    return table.keep(there), [paths[row] for row in there], notes
 
 
 def which_exist(paths: list[str]) -> list[int]:
     """Rows whose path is a file. A folder of many is listed once; only what its list lacks is asked for by name."""
-    folders: dict[str, list[int]] = {}
+    folders: defaultdict[str, list[int]] = defaultdict(list)
     for row, path in enumerate(paths):
-        folders.setdefault(os.path.dirname(path), []).append(row)
+        folders[path[: path.rfind("/") + 1]].append(row)
     there: list[int] = []
     for folder, rows in folders.items():
         listed = listing(folder, LISTED * len(rows)) if len(rows) >= FEW else set()
-        start = len(os.path.join(folder, ""))
-        there.extend(row for row in rows if paths[row][start:] in listed or os.path.isfile(paths[row]))
+        there.extend(row for row in rows if paths[row][len(folder) :] in listed or os.path.isfile(paths[row]))
     return sorted(there)
 
 
