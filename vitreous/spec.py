@@ -40,7 +40,7 @@ def numbers(values: Iterable[float], name: str) -> tuple[float, ...]:
     except (TypeError, ValueError, OverflowError):
         found = (math.nan,)
     if not all(map(math.isfinite, found)):
-        raise ValueError(f"{name} needs a finite number per channel, got {values!r}")
+        raise ValueError(f"{name} needs a finite number per channel, got {values!r:.80}")
     return found
 
 
@@ -63,7 +63,7 @@ class Preprocess:
         object.__setattr__(self, "mean", numbers(self.mean, "mean"))
         object.__setattr__(self, "std", numbers(self.std, "std"))
         if not isinstance(self.crop_ratio, Real) or not LEAST_CROP <= self.crop_ratio <= 1:
-            raise ValueError(f"crop_ratio must lie in [{LEAST_CROP}, 1], got {self.crop_ratio!r}")
+            raise ValueError(f"crop_ratio must lie in [{LEAST_CROP}, 1], got {self.crop_ratio!r:.80}")
         if self.interpolation not in get_args(Interpolation):
             raise ValueError(f"interpolation must be one of {get_args(Interpolation)}, got {self.interpolation!r}")
         if self.fit not in get_args(Fit):
@@ -130,4 +130,6 @@ class Spec:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Spec:
         """Files of format 1 say no task: they hold classifiers."""
+        if not isinstance(data["labels"], list | tuple):
+            raise ValueError(f"labels must be a list of names, got {data['labels']!r:.80}")
         return cls(Preprocess(**data["preprocess"]), Labels(tuple(data["labels"])), str(data.get("task", "classify")))

@@ -61,7 +61,9 @@ def test_special_files_given_to_predict_say_what_they_are(photos, kind):
     odd = photos / "cat" / "odd.png"
     make_special(kind, odd)
     assert odd in find_pictures([photos])
-    with pytest.raises(BadPicture, match="no such file" if kind == "dead link" else "a pipe, a device or a socket|No such"):
+    with pytest.raises(
+        BadPicture, match="no such file" if kind == "dead link" else "a pipe, a device or a socket|No such"
+    ):
         open_picture(odd)
 
 
@@ -172,7 +174,7 @@ def test_an_image_that_may_not_be_read_counts_as_unreadable(photos, tmp_path, lo
 def test_folders_and_tables_that_may_not_be_read_are_one_line(photos, locked, name):
     (photos / "list.csv").write_text("path,label\ncat/0.png,cat\ndog/0.png,dog\n")
     locked(photos / name)
-    with pytest.raises(ValueError, match="cannot read .*: Permission denied") as caught:
+    with pytest.raises(ValueError, match=r"cannot read .*: Permission denied") as caught:
         open_data(photos / name if name.endswith("csv") else photos)
     assert "\n" not in str(caught.value)
 

@@ -154,7 +154,12 @@ def test_of_a_long_image_only_what_is_seen_is_resized(monkeypatch, source, inter
     mask = torch.from_numpy(np.asarray(image)[..., 0] // 40)
     resized = []
     resize = Image.Image.resize
-    monkeypatch.setattr(Image.Image, "resize", lambda self, size, *a, **k: (resized.append(size), resize(self, size, *a, **k))[1])  # fmt: skip
+
+    def counted(self, size, *rest, **options):
+        resized.append(size)
+        return resize(self, size, *rest, **options)
+
+    monkeypatch.setattr(Image.Image, "resize", counted)
     seen, classes = view.image(image), view.mask(mask)
     assert resized == [(24, 32)] * 2
     monkeypatch.setattr("vitreous.data.view.MOST_RESIZED", 10**9)

@@ -121,9 +121,9 @@ def read(path: Path) -> dict[str, Any]:
 
 def need_small_memo(content: bytes) -> None:
     """Refuse a pickle that remembers something under so large a number that Python's table of them fills memory."""
-    for opcode, number, _ in pickletools.genops(content):
-        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(number) > len(content):
-            raise ValueError(f"it numbers an object {int(number):,}")
+    for opcode, argument, _ in pickletools.genops(content):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and (number := int(argument or 0)) > len(content):
+            raise ValueError(f"it numbers an object {number:,}")
 
 
 class Forbidden(Exception):

@@ -81,7 +81,8 @@ def rows_of(labels: NDArray[Any], num_classes: int) -> NDArray[np.float32]:
 def shown_by(labels: NDArray[Any]) -> tuple[Indices, Indices]:
     """Pairs of (position, class) for every class that is shown: a target above one half."""
     if labels.ndim == 2:
-        return np.nonzero(labels > 0.5)
+        positions, numbers = np.nonzero(labels > 0.5)
+        return positions, numbers
     every = np.arange(len(labels))
     if labels.dtype != object:
         return every, labels

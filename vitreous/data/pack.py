@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.data.base import ArrayDataset, Dataset, FileDataset, Indices
-from vitreous.data.labels import as_numbers, rows_of
 from vitreous.data.encoded import Encoded
+from vitreous.data.labels import as_numbers, rows_of
 from vitreous.data.memory import Unreadable, unreadable
 from vitreous.data.pictures import BadPicture
 from vitreous.data.shard_index import INDEX, Index, Shard, Target, write_index

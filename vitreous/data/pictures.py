@@ -34,7 +34,7 @@ def find_pictures(sources: Iterable[str | os.PathLike[str]]) -> list[Path]:
     Pipes, devices and links that lead nowhere are among them, so that whoever opens them says why it cannot.
     """
     found: dict[Path, None] = {}
-    for source in map(os.fspath, sources):
+    for source in (os.fspath(source) for source in sources):
         if not source.strip():
             raise ValueError("an image's path is empty; give files, a folder, or a pattern such as 'photos/*.jpg'")
         if os.path.isdir(source):
@@ -90,7 +90,7 @@ def open_picture(path: str | os.PathLike[str]) -> Image.Image:
     try:
         file = open_file(path)
     except CannotRead as error:
-        raise BadPicture(PLAIN.get(error.errno or 0) or error.strerror) from None
+        raise BadPicture(PLAIN.get(error.errno or 0) or str(error.strerror)) from None
     with file:
         if os.fstat(file.fileno()).st_size == 0:
             raise BadPicture("the file is empty")

@@ -107,7 +107,8 @@ def checked_shard(entry: Any, num_classes: int) -> Shard:
     need(inside, f"a picture lies outside of {name}")
     numbers = [target for target in shard.targets if type(target) is int]
     rows = [target for target in shard.targets if type(target) is not int]
-    need(all(is_row(row, num_classes) for row in rows), f"a target of {name} is neither a class number nor a row of {num_classes} numbers")
+    wanted = f"neither a class number nor a row of {num_classes} numbers"
+    need(all(is_row(row, num_classes) for row in rows), f"a target of {name} is {wanted}")
     need(all(abs(number) < MOST_CLASSES for number in numbers), f"a class number of {name} is out of range")
     return shard
 

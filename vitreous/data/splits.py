@@ -78,7 +78,9 @@ def need_same_classes(parts: dict[Path, Dataset]) -> None:
 
 def some(names: Sequence[str], limit: int = 3) -> str:
     """The first few of many, in printable form."""
-    return ", ".join(map(printable, names[:limit])) + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
+    return ", ".join(map(printable, names[:limit])) + (
+        f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    )
 
 
 def hold_out(splits: Splits, share: float, seed: int) -> Splits:
