@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms import v2
 
-from vitreous.data.augment import Augment, Dice
+from vitreous.data.augment import Augment, Dice, evaluation_pixels
 from vitreous.data.crops import training_views
 from vitreous.data.view import View, as_channels, as_image, covering_view, evaluation_view, seen_through
 from vitreous.samples import IGNORED
@@ -177,3 +177,9 @@ def test_an_image_longer_than_any_resize_is_seen():
     image.paste(255, (length // 2, 0, length // 2 + 1, 1))
     seen = evaluation_view((1, length), Preprocess((24, 24), 1.0, "nearest")).image(image)
     assert seen.min() == 255, "one pixel fills the square"
+
+
+@pytest.mark.parametrize("channels", [2, 5])
+def test_images_of_other_channels_are_refused(channels):
+    with pytest.raises(ValueError, match=f"1, 3 or 4 channels .* these have {channels}"):
+        evaluation_pixels(torch.zeros((1, channels, 9, 9), dtype=torch.uint8), Preprocess((4, 4)))

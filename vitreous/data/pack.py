@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -17,6 +18,7 @@ from vitreous.data.memory import Unreadable, unreadable
 from vitreous.data.pictures import BadPicture
 from vitreous.data.shard_index import INDEX, Index, Shard, Target, write_index
 from vitreous.data.threads import Progress
+from vitreous.data.view import as_image
 from vitreous.files import replacing
 from vitreous.samples import Classes, MultiLabels
 
@@ -92,8 +94,7 @@ def as_picture(dataset: Dataset, index: int) -> Image.Image:
         image = dataset.image(index)
         return image[0] if isinstance(image, tuple) else image
     assert isinstance(dataset, ArrayDataset)
-    pixels = dataset.pixels(np.array([index]))[0]
-    return Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+    return as_image(torch.from_numpy(dataset.pixels(np.array([index]))[0]))
 
 
 def ending(content: bytes) -> str:

@@ -213,4 +213,6 @@ def as_channels(image: Image.Image) -> Tensor:
 def as_image(pixels: Tensor) -> Image.Image:
     """Bytes (c, y, x) as an image of one, three or four channels."""
     array = pixels.permute(1, 2, 0).numpy()
+    if array.shape[2] not in (1, 3, 4):
+        raise ValueError(f"images have 1, 3 or 4 channels to be resized or shown, these have {array.shape[2]}")
     return Image.fromarray(array[..., 0] if array.shape[2] == 1 else np.ascontiguousarray(array))
