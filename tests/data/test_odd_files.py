@@ -9,12 +9,14 @@ import pytest
 from PIL import Image
 
 from vitreous import files
+from vitreous.cli import main
 from vitreous.data.folder import LARGEST, Files, open_folder
-from vitreous.data.inspect import inspect
+from vitreous.data.inspect import digest, image_digest, inspect
 from vitreous.data.pack import write_shards
 from vitreous.data.pictures import BadPicture, find_pictures, open_picture, printable
 from vitreous.data.shards import Shards
 from vitreous.data.sources import open_data
+from vitreous.data.threads import AHEAD, in_threads
 
 
 @pytest.fixture
@@ -199,3 +201,43 @@ def test_postscript_is_not_run(tmp_path):
     (tmp_path / "loop.eps").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n{} loop\n")
     with pytest.raises(BadPicture, match="PostScript is a program"):
         open_picture(tmp_path / "loop.eps")
+
+
+PACKED = [
+    (("", "new"), "data is empty"),
+    (("photos", "photos/cat/new"), "photos/cat/new lies in photos, the data that is packed; give a folder outside"),
+    (("photos", "photos"), "photos lies in photos"),
+    (("photos", "full"), "full is not empty, it holds note.txt; give another folder, or remove it"),
+    (("photos/../photos", "link/new"), "link/new lies in photos/../photos"),
+    (("shapes", "full"), "full is not empty"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), PACKED)
+def test_packing_writes_neither_into_its_source_nor_among_other_files(photos, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(photos.parent)
+    (photos.parent / "full").mkdir()
+    (photos.parent / "full" / "note.txt").touch()
+    (photos.parent / "link").symlink_to("photos")
+    before = sorted(photos.parent.rglob("*"))
+    assert main(["data", "pack", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(photos.parent.rglob("*")) == before
+
+
+def test_few_results_wait_for_their_turn():
+    started = []
+    results = in_threads(lambda index: started.append(index) or index, 1000, workers=2)
+    assert [next(results) for _ in range(5)] == list(range(5))
+    assert len(started) <= 5 + 2 * AHEAD
+    results.close()
+    assert len(started) <= 5 + 2 * AHEAD + 2
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_images_are_digested_in_strips(monkeypatch, mode):
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (70, 30, 3), dtype=np.uint8)).convert(mode)
+    whole = image_digest(image)
+    assert whole == digest(np.asarray(image.convert("RGB")))
+    monkeypatch.setattr("vitreous.data.inspect.STRIP", 100)
+    assert image_digest(image) == whole
