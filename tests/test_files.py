@@ -176,3 +176,15 @@ def test_every_file_below_a_folder_is_found_once(tmp_path):
     os.mkfifo(tmp_path / "b" / "pipe")
     found = files_below(tmp_path, keep=lambda name: not name.startswith("."))
     assert sorted(os.path.relpath(path, tmp_path) for path in found) == ["a", "b/c", "b/d/e"]
+
+
+def test_what_is_no_file_is_told_and_folders_above_are_not_entered(tmp_path):
+    (tmp_path / "below" / "deep").mkdir(parents=True)
+    (tmp_path / "above.txt").touch()
+    (tmp_path / "below" / "a.txt").touch()
+    (tmp_path / "below" / "deep" / "up").symlink_to(tmp_path)
+    (tmp_path / "below" / "dead").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "below" / "pipe")
+    others: list[str] = []
+    assert [*files_below(tmp_path / "below", others=others)] == [str(tmp_path / "below" / "a.txt")]
+    assert sorted(others) == [str(tmp_path / "below" / name) for name in ("dead", "pipe")]

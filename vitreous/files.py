@@ -56,12 +56,15 @@ def open_file(path: str | os.PathLike[str]) -> BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
-def files_below(folder: str | os.PathLike[str], keep: Callable[[str], bool] = lambda name: True) -> Iterator[str]:
+def files_below(
+    folder: str | os.PathLike[str], keep: Callable[[str], bool] = lambda name: True, *, others: list[str] | None = None
+) -> Iterator[str]:
     """Regular files below a folder, in no particular order; ``keep`` decides by name which files and folders count.
 
-    Links are followed, but no folder is entered twice, so that a link to a folder above ends.
+    Links are followed, but no folder is entered twice, nor any that holds ``folder``: a link to a folder above ends.
+    Pipes, devices, sockets and links that lead nowhere are added to ``others``.
     """
-    entered: set[tuple[int, int]] = set()
+    entered = folders_above(folder)
     waiting = [os.fspath(folder)]
     while waiting:
         place = waiting.pop()
@@ -76,8 +79,20 @@ def files_below(folder: str | os.PathLike[str], keep: Callable[[str], bool] = la
                         waiting.append(entry.path)
                     elif keep(entry.name) and entry.is_file():
                         yield entry.path
+                    elif keep(entry.name) and others is not None:
+                        others.append(entry.path)
         except OSError as error:
             raise CannotRead(error.errno, error.strerror, error.filename or place) from None
+
+
+def folders_above(folder: str | os.PathLike[str]) -> set[tuple[int, int]]:
+    """Device and inode of every folder that holds this one."""
+    above: set[tuple[int, int]] = set()
+    for parent in Path(os.path.realpath(folder)).parents:
+        with suppress(OSError):
+            found = os.stat(parent)
+            above.add((found.st_dev, found.st_ino))
+    return above
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -9,6 +9,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from numbers import Real
 from typing import Any, Literal, get_args
 
 Size = tuple[int, int]
@@ -17,8 +18,8 @@ Fit = Literal["crop", "letterbox"]
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 LARGEST_SIDE = 2**31  # of anything measured in pixels or cells
-SMALLEST_CROP = 0.01  # share of a side: less would enlarge an image more than a hundredfold
 HALF = (0.5, 0.5, 0.5)
+LEAST_CROP = 0.05  # of an image's side; less would resize it to 400 times the pixels that are seen
 
 
 def pair(value: int | Iterable[int], name: str = "size") -> Size:
@@ -41,7 +42,7 @@ def channel_values(values: Iterable[float], name: str) -> tuple[float, ...]:
     except (TypeError, ValueError, OverflowError):
         numbers = (math.nan,)
     if not all(map(math.isfinite, numbers)):
-        raise ValueError(f"{name} must be a number for each channel, got {values!r}")
+        raise ValueError(f"{name} must be a number for each channel, got {values!r:.80}")
     return numbers
 
 
@@ -63,9 +64,9 @@ class Preprocess:
         object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
         for name in ("mean", "std"):
             object.__setattr__(self, name, channel_values(getattr(self, name), name))
-        known = isinstance(self.crop_ratio, int | float) and not isinstance(self.crop_ratio, bool)
-        if not known or not SMALLEST_CROP <= self.crop_ratio <= 1:
-            raise ValueError(f"crop_ratio must lie in [{SMALLEST_CROP}, 1], got {self.crop_ratio!r}")
+        known = isinstance(self.crop_ratio, Real) and not isinstance(self.crop_ratio, bool)
+        if not known or not LEAST_CROP <= self.crop_ratio <= 1:
+            raise ValueError(f"crop_ratio must lie in [{LEAST_CROP}, 1], got {self.crop_ratio!r:.80}")
         if self.interpolation not in get_args(Interpolation):
             raise ValueError(f"interpolation must be one of {get_args(Interpolation)}, got {self.interpolation!r}")
         if self.fit not in get_args(Fit):
@@ -132,4 +133,6 @@ class Spec:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Spec:
         """Files of format 1 say no task: they hold classifiers."""
+        if not isinstance(data["labels"], list | tuple):
+            raise ValueError(f"labels must be a list of names, got {data['labels']!r:.80}")
         return cls(Preprocess(**data["preprocess"]), Labels(tuple(data["labels"])), str(data.get("task", "classify")))

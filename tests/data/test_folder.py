@@ -80,7 +80,7 @@ def test_a_subset_keeps_its_order():
     ("labels", "message"),
     [
         (np.array([0, 5]), "label 5 of image 1 is out of range"),
-        (np.zeros((2, 4)), r"must be \(n,\) or \(n, classes\), got \(2, 4\)"),
+        (np.zeros((2, 4)), r"must be whole numbers \(n,\) or rows \(n, classes\), got float64 \(2, 4\)"),
         (np.array([0]), "2 paths, but labels for 1"),
     ],
 )

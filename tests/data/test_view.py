@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms import v2
 
-from vitreous.data.augment import Augment, Dice
+from vitreous.data.augment import Augment, Dice, evaluation_pixels
 from vitreous.data.crops import training_views
 from vitreous.data.view import View, as_channels, as_image, covering_view, evaluation_view, seen_through
 from vitreous.samples import IGNORED
@@ -140,3 +140,46 @@ def test_a_border_is_reflected_or_filled():
 def test_an_image_of_another_size_is_refused():
     with pytest.raises(ValueError, match="a view of 20×30 pixels was given 30×20"):
         covering_view((20, 30), (8, 8)).image(noise((30, 20)))
+
+
+def smooth(size):
+    y, x = np.mgrid[: size[0], : size[1]]
+    return Image.fromarray((127 + 60 * np.sin(y / 9) + 60 * np.cos(x / 7)).astype(np.uint8)).convert("RGB")
+
+
+@pytest.mark.parametrize("source", [(4, 3000), (3000, 4), (1, 2500), (20, 4000), (5000, 30)])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear", "nearest"])
+def test_of_a_long_image_only_what_is_seen_is_resized(monkeypatch, source, interpolation):
+    image, view = smooth(source), evaluation_view(source, Preprocess((32, 24), 0.875, interpolation))
+    mask = torch.from_numpy(np.asarray(image)[..., 0] // 40)
+    resized = []
+    resize = Image.Image.resize
+
+    def counted(self, size, *rest, **options):
+        resized.append(size)
+        return resize(self, size, *rest, **options)
+
+    monkeypatch.setattr(Image.Image, "resize", counted)
+    seen, classes = view.image(image), view.mask(mask)
+    assert resized == [(24, 32)] * 2
+    monkeypatch.setattr("vitreous.data.view.MOST_RESIZED", 10**9)
+    whole, labels = view.image(image), view.mask(mask)
+    assert resized[2] == view.inner[::-1]
+    away = (seen.int() - whole.int()).abs()
+    assert away.float().mean() < 0.5, "rounding only"
+    assert (classes == labels).float().mean() > 0.9, "where two pixels are equally near, either one may be taken"
+
+
+def test_an_image_longer_than_any_resize_is_seen():
+    """Its resized form would have 10^13 pixels, and its middle is beyond what 32-bit floats can count."""
+    length = 30_000_001
+    image = Image.new("L", (length, 1))
+    image.paste(255, (length // 2, 0, length // 2 + 1, 1))
+    seen = evaluation_view((1, length), Preprocess((24, 24), 1.0, "nearest")).image(image)
+    assert seen.min() == 255, "one pixel fills the square"
+
+
+@pytest.mark.parametrize("channels", [2, 5])
+def test_images_of_other_channels_are_refused(channels):
+    with pytest.raises(ValueError, match=f"1, 3 or 4 channels .* these have {channels}"):
+        evaluation_pixels(torch.zeros((1, channels, 9, 9), dtype=torch.uint8), Preprocess((4, 4)))

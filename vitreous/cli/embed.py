@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vitreous.cli.pictures import Pictures, Weights, fingerprint, make_predictor, report_skipped
 from vitreous.cli.resumable import forget, journalled
 from vitreous.cli.show import err, out, shortened, table
-from vitreous.data.pictures import find_pictures
+from vitreous.data.pictures import find_pictures, printable
 from vitreous.deploy.neighbours import Neighbour, duplicates, nearest_neighbours
 from vitreous.deploy.predictor import Predictor, Skipped
 from vitreous.files import need_room, write_atomically
@@ -65,7 +65,7 @@ def embed(
 
 
 def as_line(path: Path, one: NDArray[np.float32] | Skipped) -> dict[str, Any]:
-    return {"file": str(path)} | ({"skipped": one.reason} if isinstance(one, Skipped) else {"vector": pack(one)})
+    return {"file": printable(path)} | ({"skipped": one.reason} if isinstance(one, Skipped) else {"vector": pack(one)})
 
 
 def pack(vector: NDArray[np.float32]) -> str:

@@ -18,8 +18,9 @@ from vitreous.cli.sheet import contact_sheet
 from vitreous.cli.show import err, out, table
 from vitreous.data.inspect import Duplicate, Inspection, Look
 from vitreous.data.inspect import inspect as inspect_splits
-from vitreous.data.pack import write_shards
-from vitreous.data.sources import open_data
+from vitreous.data.memory import unreadable
+from vitreous.data.pack import need_empty, write_shards
+from vitreous.data.sources import EMBEDDED, as_path, open_data
 from vitreous.data.threads import Progress
 
 Source = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
@@ -69,15 +70,27 @@ def pack(source: Source, output: Output, shard_size: int = 10_000) -> None:
         output: The folder to write; where the data has several splits, train, val and test below it.
         shard_size: Pictures in each tar file.
     """
+    need_outside(source, output)
+    need_empty(output)
     splits = open_data(source, valid_share=0)
     parts = splits.parts()
     for name, dataset in parts.items():
         folder = output if len(parts) == 1 else output / FOLDERS[name]
         with progress_bar(name) as progress, plain_errors(f"cannot pack into {folder}"):
-            write_shards(dataset, folder, shard_size=shard_size, progress=progress)
-        out.print(f"{len(dataset):,} pictures in {-(-len(dataset) // shard_size):,} tar files: {folder}", markup=False)
+            broken = write_shards(dataset, folder, shard_size=shard_size, progress=progress)
+        packed, files = len(dataset) - len(broken), -(-len(dataset) // shard_size)
+        out.print(f"{packed:,} pictures in {files:,} tar files: {folder}", markup=False)
+        if broken:
+            out.print(f"Left out: {unreadable(broken, len(dataset))}", markup=False, soft_wrap=True)
     for note in splits.notes:
         out.print(f"Note: {note}", markup=False, soft_wrap=True)
+
+
+def need_outside(source: str, output: Path) -> None:
+    """Refuse to pack a folder into itself."""
+    inside, below = as_path(source).resolve(), output.resolve()
+    if source not in EMBEDDED and below.is_relative_to(inside):
+        raise ValueError(f"{output} lies in {source}, the data that is packed; give a folder outside of it")
 
 
 @contextmanager
@@ -166,7 +179,9 @@ def print_duplicates(found: Inspection) -> None:
 
 
 def described(one: Duplicate) -> str:
-    return " = ".join(f"{name(look)} ({label})" for look, label in zip(one.looks, one.labels, strict=True))
+    names = [f"{name(look)} ({label})" for look, label in zip(one.looks, one.labels, strict=True)]
+    more = [f"{len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
+    return " = ".join(names[:SHOWN] + more)
 
 
 def name(look: Look) -> str:

@@ -16,7 +16,7 @@ from rich.text import Text
 from vitreous.cli.pictures import Pictures, Weights, fingerprint, make_predictor, report_skipped, with_progress
 from vitreous.cli.resumable import forget, journalled
 from vitreous.cli.show import err, longest, out, shortened
-from vitreous.data.pictures import find_pictures, open_picture
+from vitreous.data.pictures import find_pictures, open_picture, printable
 from vitreous.deploy.engine import Wanted
 from vitreous.deploy.predictor import Predictor, Skipped
 from vitreous.files import need_room, write_atomically
@@ -87,8 +87,8 @@ def answer(answers: Iterable[Prediction | Skipped], paths: list[Path]) -> list[d
 
 def as_line(path: Path, one: Prediction | Skipped) -> dict[str, Any]:
     if isinstance(one, Skipped):
-        return {"file": str(path), "skipped": one.reason}
-    return {"file": str(path), **one.to_json()}
+        return {"file": printable(path), "skipped": one.reason}
+    return {"file": printable(path), **one.to_json()}
 
 
 def drawn(

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from vitreous.cli.pictures import with_progress
 from vitreous.cli.show import err
+from vitreous.data.pictures import printable
 from vitreous.files import CannotWrite
 
 T = TypeVar("T")
@@ -76,7 +77,7 @@ def journalled(
 ) -> list[dict[str, Any]]:
     """A line for every picture; those that an interrupted run has answered are not asked again."""
     with Journal(output, run) as journal:
-        todo = [path for path in paths if str(path) not in journal.done]
+        todo = [path for path in paths if printable(path) not in journal.done]
         if journal.done:
             err.print(f"{len(paths) - len(todo):,} of {len(paths):,} pictures are done already; {len(todo):,} to go")
         counted = with_progress(answer(todo), len(paths), len(paths) - len(todo))
@@ -88,7 +89,7 @@ def journalled(
             raise
         except CannotWrite as error:
             raise ValueError(f"{error}; make room there: {kept(journal, paths)}") from None
-    return [journal.done[str(path)] for path in paths]
+    return [journal.done[printable(path)] for path in paths]
 
 
 def kept(journal: Journal, paths: list[Path]) -> str:

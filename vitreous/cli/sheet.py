@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from vitreous.data.base import Dataset, class_rows
+from vitreous.data.base import Dataset
+from vitreous.data.labels import chunks_of, shown_by
 from vitreous.data.pack import as_picture
 from vitreous.data.pictures import BadPicture
-from vitreous.data.splits import CHUNK
 
 MOST_CLASSES = 30
 CELL, GAP = 112, 8  # pixels of a picture's place, and between places
@@ -57,10 +57,10 @@ def mosaic(dataset: Dataset, classes: list[int], per_class: int) -> Image.Image:
 def examples_of(dataset: Dataset, classes: list[int], most: int) -> dict[int, list[int]]:
     """The first pictures of each class."""
     found: dict[int, list[int]] = {number: [] for number in classes}
-    for start in range(0, len(dataset), CHUNK):
-        has = class_rows(dataset, np.arange(start, min(start + CHUNK, len(dataset)))) > 0.5
+    for chunk in chunks_of(dataset):
+        images, shown = shown_by(dataset.class_labels(chunk))
         for number, own in found.items():
-            own.extend((start + np.flatnonzero(has[:, number])[: most - len(own)]).tolist())
+            own.extend(chunk[images[shown == number]][: most - len(own)].tolist())
         if all(len(own) >= most for own in found.values()):
             break
     return found

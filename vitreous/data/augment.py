@@ -145,7 +145,7 @@ def evaluation_pixels(images: Tensor, preprocess: Preprocess) -> Tensor:
 
 def fill_color(preprocess: Preprocess) -> list[int]:
     """The mean color as bytes, which normalization makes zero."""
-    return [round(255 * value) for value in preprocess.mean]
+    return [round(min(max(255 * value, 0), 255)) for value in preprocess.mean]
 
 
 def normalise(images: Tensor, preprocess: Preprocess) -> Tensor:

@@ -16,8 +16,11 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitreous.data.labels import as_numbers, check_labels, one_hot, rows_of, stored
 from vitreous.samples import Classes, MultiLabels, Targets
 from vitreous.spec import Size
+
+__all__ = ["ArrayDataset", "Arrays", "Dataset", "FileDataset", "can_learn", "check_labels", "class_rows", "one_hot"]
 
 Indices = NDArray[np.int64]
 Views = tuple[Image.Image, ...]  # of one scene
@@ -36,6 +39,10 @@ class Dataset(ABC):
     @abstractmethod
     def targets(self, indices: Indices) -> Targets:
         """One entry per image. Masks need images of one size: ask for one image at a time where sizes differ."""
+
+    def class_labels(self, indices: Indices) -> NDArray[Any]:
+        """Class labels of some images as they are kept (``labels.py``): numbers, sets of numbers, or rows."""
+        return class_rows(self, indices)
 
     @abstractmethod
     def subset(self, indices: Indices) -> Dataset:
@@ -81,26 +88,35 @@ class FileDataset(Dataset):
 
 
 class Arrays(ArrayDataset):
-    """A set that lives in memory: ``images`` (n, c, y, x) bytes, ``targets`` of any kind or class vectors (n, k)."""
+    """A set that lives in memory: ``images`` (n, c, y, x) bytes, and a target for each.
+
+    ``targets`` are of any kind, class numbers (n,), or class vectors (n, k). Classes are kept as numbers.
+    """
 
     def __init__(
         self,
         images: NDArray[np.uint8],
-        targets: Targets | NDArray[np.float32],
+        targets: Targets | NDArray[Any],
         classes: Sequence[str],
         *,
         names: Sequence[str] | None = None,
     ) -> None:
         if images.ndim != 4 or images.dtype != np.uint8:
             raise ValueError(f"images must be bytes of shape (n, c, y, x), got {images.dtype} {images.shape}")
-        if not isinstance(targets, Targets):
-            targets = Classes(torch.from_numpy(targets.astype(np.float32)))
         self.num_channels, self.image_size = images.shape[1], (images.shape[2], images.shape[3])
         if len(targets) != len(images):
             raise ValueError(f"{len(images)} images, but targets for {len(targets)}")
-        targets.check([self.image_size] * len(images), len(classes))
-        self.images, self.all_targets, self.target = images, targets, type(targets)
+        if not isinstance(targets, Targets) and targets.ndim != 1:
+            targets = Classes(torch.from_numpy(targets.astype(np.float32)))
+        if isinstance(targets, Targets):
+            targets.check([self.image_size] * len(images), len(classes))
+        self.target = type(targets) if isinstance(targets, Targets) else Classes
+        self.images, self.kept = images, kept_small(targets, len(classes))
         self.classes, self.names = tuple(classes), names
+
+    @property
+    def all_targets(self) -> Targets:
+        return self.targets(np.arange(len(self)))
 
     def __len__(self) -> int:
         return len(self.images)
@@ -109,14 +125,30 @@ class Arrays(ArrayDataset):
         return self.images[indices]
 
     def targets(self, indices: Indices) -> Targets:
-        return self.all_targets.take(torch.from_numpy(np.asarray(indices)))
+        if isinstance(self.kept, Targets):
+            return self.kept.take(torch.from_numpy(np.asarray(indices)))
+        return Classes(torch.from_numpy(rows_of(self.kept[indices], len(self.classes))))
+
+    def class_labels(self, indices: Indices) -> NDArray[Any]:
+        return class_rows(self, indices) if isinstance(self.kept, Targets) else self.kept[indices]
 
     def subset(self, indices: Indices) -> Arrays:
         names = None if self.names is None else [self.names[index] for index in indices]
-        return Arrays(self.images[indices], self.targets(indices), self.classes, names=names)
+        kept = self.targets(indices) if isinstance(self.kept, Targets) else self.kept[indices]
+        return Arrays(self.images[indices], kept, self.classes, names=names)
 
     def where(self, index: int) -> str:
         return self.names[index] if self.names else super().where(index)
+
+
+def kept_small(targets: Targets | NDArray[Any], num_classes: int) -> Targets | NDArray[Any]:
+    """One class per image as numbers (n,); other targets as they are."""
+    if not isinstance(targets, Targets):
+        return stored(targets, num_classes)
+    if type(targets) is not Classes or targets.values.dtype != torch.float32:
+        return targets
+    numbers = as_numbers(targets.values.numpy())
+    return numbers if numbers.ndim == 1 else targets
 
 
 def class_rows(dataset: Dataset, indices: Indices) -> NDArray[np.float32]:
@@ -125,24 +157,6 @@ def class_rows(dataset: Dataset, indices: Indices) -> NDArray[np.float32]:
     if not isinstance(targets, Classes):
         raise ValueError(f"class labels are needed, the data has {targets.words}")
     return targets.values.numpy()
-
-
-def one_hot(labels: Sequence[int] | NDArray[Any], num_classes: int) -> NDArray[np.float32]:
-    """Targets from class numbers; a number that is no class is an error that names it."""
-    labels = np.asarray(labels, dtype=np.int64)
-    check_labels(labels, num_classes)
-    targets = np.zeros((len(labels), num_classes), dtype=np.float32)
-    targets[np.arange(len(labels)), labels] = 1
-    return targets
-
-
-def check_labels(labels: NDArray[Any], num_classes: int) -> None:
-    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
-    if len(wrong):
-        raise ValueError(
-            f"label {labels[wrong[0]]} of image {wrong[0]} is out of range: there are {num_classes} classes, "
-            f"numbered 0 to {num_classes - 1} ({len(wrong)} such labels in all)"
-        )
 
 
 def can_learn(wanted: type[Targets], dataset: Dataset) -> bool:

@@ -5,16 +5,20 @@ A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009.
 
 from __future__ import annotations
 
+import io
 import pickle
+import pickletools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vitreous.data.base import Arrays, one_hot
-from vitreous.data.splits import Splits
+from vitreous.data.base import Arrays, check_labels
+from vitreous.data.splits import Splits, need_two_classes
+from vitreous.files import open_file
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ def open_cifar(path: Path) -> Splits:
     classes = read(folder / layout.meta).get(layout.names)
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise ValueError(f"{folder / layout.meta} does not list the names of the classes")
+    need_two_classes(classes, folder / layout.meta)
     train, test = (read_batches(folder, names, layout.labels, classes) for names in (layout.train, (layout.test,)))
     return Splits(train, test=test)
 
@@ -81,31 +86,44 @@ def read_batches(folder: Path, names: Sequence[str], key: str, classes: list[str
         pixels, labels = batch.get("data"), batch.get(key)
         if not (isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.shape[1:] == (3072,)):
             raise ValueError(f"{folder / name} does not hold pictures of 32×32 pixels")
-        if not isinstance(labels, list) or len(labels) != len(pixels):
+        if not isinstance(labels, list) or len(labels) != len(pixels) or not labels:
             raise ValueError(f"{folder / name} does not hold a label for each of its {len(pixels)} pictures")
         images.append(pixels.reshape(-1, 3, 32, 32))
         targets.append(labelled(labels, len(classes), folder / name))
     return Arrays(np.concatenate(images), np.concatenate(targets), classes)
 
 
-def labelled(labels: list[Any], num_classes: int, path: Path) -> np.ndarray:
+def labelled(labels: list[Any], num_classes: int, path: Path) -> NDArray[np.int64]:
+    if odd := [label for label in labels if type(label) is not int or abs(label) > 2**31]:
+        raise ValueError(f"{path}: the label {str(odd[0])[:40]!r} is no class number from 0 to {num_classes - 1}")
+    numbers = np.array(labels, dtype=np.int64)
     try:
-        return one_hot(labels, num_classes)
-    except (TypeError, ValueError) as error:
+        check_labels(numbers, num_classes)
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    return numbers
 
 
 def read(path: Path) -> dict[str, Any]:
+    with open_file(path) as file:
+        content = file.read()
     try:
-        with open(path, "rb") as file:
-            content = PlainUnpickler(file, encoding="latin1").load()
+        need_small_memo(content)
+        found = PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
     except Forbidden as error:
         raise ValueError(f"{path} is not what was published: it asks for {error}, which Vitreous never runs") from None
     except Exception as error:  # a damaged pickle raises whatever comes to hand
         raise ValueError(f"{path} is damaged ({error or type(error).__name__}); unpack the archive again") from None
-    if not isinstance(content, dict):
+    if not isinstance(found, dict):
         raise ValueError(f"{path} is not what was published: it holds no dictionary")
-    return content
+    return found
+
+
+def need_small_memo(content: bytes) -> None:
+    """Refuse a pickle that remembers something under so large a number that Python's table of them fills memory."""
+    for opcode, argument, _ in pickletools.genops(content):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and (number := int(argument or 0)) > len(content):
+            raise ValueError(f"it numbers an object {number:,}")
 
 
 class Forbidden(Exception):

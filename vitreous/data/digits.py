@@ -6,7 +6,7 @@ import importlib
 
 import numpy as np
 
-from vitreous.data.base import Arrays, one_hot
+from vitreous.data.base import Arrays
 from vitreous.data.splits import Splits
 
 BRIGHTEST = 16  # of scikit-learn's pixels
@@ -19,4 +19,4 @@ def open_digits() -> Splits:
         raise ValueError("digits come with scikit-learn, which is not installed: pip install scikit-learn") from None
     digits = datasets.load_digits()
     images = np.round(digits.images * (255 / BRIGHTEST)).astype(np.uint8)[:, None]
-    return Splits(Arrays(images, one_hot(digits.target, 10), [str(digit) for digit in range(10)]))
+    return Splits(Arrays(images, digits.target, [str(digit) for digit in range(10)]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from PIL import Image
 
 from vitreous.data.base import Indices
 from vitreous.data.encoded import Encoded
-from vitreous.data.pictures import open_picture
+from vitreous.data.pictures import BadPicture, open_picture, printable
 from vitreous.data.splits import (
     Splits,
     is_visible,
@@ -24,7 +24,10 @@ from vitreous.data.splits import (
     split_folders,
     visible_folders,
 )
+from vitreous.files import CannotRead, files_below, open_file
 from vitreous.samples import Classes
+
+LARGEST = 2**30  # bytes of an image's file
 
 
 class Files(Encoded):
@@ -41,20 +44,41 @@ class Files(Encoded):
         super().__init__(labels, classes, target=target)
         if len(paths) != len(labels):
             raise ValueError(f"{len(paths)} paths, but labels for {len(labels)}")
-        self.paths = [Path(path) for path in paths]
+        self.paths = paths if isinstance(paths, Paths) else Paths([os.fspath(path) for path in paths])
 
     def image(self, index: int) -> Image.Image:
         return open_picture(self.paths[index])
 
     def content(self, index: int) -> bytes:
-        return self.paths[index].read_bytes()
+        try:
+            with open_file(self.paths[index]) as file:
+                if (size := os.fstat(file.fileno()).st_size) > LARGEST:
+                    raise BadPicture(f"{size:,} bytes are more than any image needs")
+                return file.read()
+        except CannotRead as error:
+            raise BadPicture(str(error), error.strerror) from None
 
     def where(self, index: int) -> str:
-        return str(self.paths[index])
+        return printable(self.paths[index])
 
     def subset(self, indices: Indices) -> Files:
-        paths = [self.paths[index] for index in indices]
-        return Files(paths, self.labels[indices], self.classes, target=self.target)
+        return Files(self.paths.take(indices), self.labels[indices], self.classes, target=self.target)
+
+
+class Paths(Sequence[Path]):
+    """Paths kept as text: a million of them as objects would take half a gigabyte."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts = texts
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, index: Any) -> Any:
+        return Path(self.texts[index])
+
+    def take(self, indices: Indices) -> Paths:
+        return Paths([self.texts[index] for index in indices])
 
 
 def open_folder(path: Path) -> Splits:
@@ -75,14 +99,20 @@ def read_classes(path: Path, notes: list[str]) -> Files:
     folders = visible_folders(path)
     if not folders:
         raise ValueError(why_no_classes(path))
-    files = [sorted(files_below(folder)) for folder in folders]
-    pictures = [[file for file in own if is_picture(file)] for own in files]
+    others: list[str] = []
+    number, start = {folder.name: index for index, folder in enumerate(folders)}, len(os.path.join(path, ""))
+    files: list[list[str]] = [[] for _ in folders]
+    for file in files_below(path, is_visible, others=others):
+        name, inside, _ = file[start:].partition(os.sep)
+        if inside and name in number:
+            files[number[name]].append(file)
+    pictures = [sorted(filter(is_picture, own)) for own in files]
     if empty := [folder.name for folder, own in zip(folders, pictures, strict=True) if not own]:
-        raise ValueError(f"no pictures in these class folders of {path}: {some(empty)}; fill or remove them")
+        raise ValueError(f"no pictures in these class folders of {printable(path)}: {some(empty)}; fill or remove them")
     found = [file for own in pictures for file in own]
-    note_others(notes, path, [file for own in files for file in own], found)
+    note_others(notes, path, [file for own in files for file in own], found, others)
     labels = np.repeat(np.arange(len(folders)), [len(own) for own in pictures])
-    return Files(found, labels, [folder.name for folder in folders])
+    return Files(found, labels, [printable(folder.name) for folder in folders])
 
 
 def why_no_classes(path: Path) -> str:
@@ -94,21 +124,19 @@ def why_no_classes(path: Path) -> str:
     return f"{path} holds neither pictures nor class folders, but {some(sorted(names))}"
 
 
-def note_others(notes: list[str], path: Path, files: list[str], found: list[str]) -> None:
-    if len(files) > len(found):
-        names = [os.path.relpath(file, path) for file in sorted(set(files) - set(found))]
-        subject = "1 file is no picture" if len(names) == 1 else f"{len(names):,} files are no pictures"
-        notes.append(f"{subject}, left out: {some(names)}")
+def note_others(notes: list[str], path: Path, files: list[str], found: list[str], others: list[str]) -> None:
+    """Notes about files that are no pictures, cannot be opened at all, or belong to no class."""
+    for number, left_out, subject in (
+        (len(files) - len(found), sorted(set(files) - set(found)), ("file is no picture", "files are no pictures")),
+        (len(others), sorted(others), ("pipe, device or dead link", "pipes, devices or dead links")),
+    ):
+        if number:
+            names = [os.path.relpath(file, path) for file in left_out]
+            notes.append(f"{number:,} {subject[number > 1]}, left out: {some(names)}")
     with os.scandir(path) as entries:
         loose = sorted(e.name for e in entries if e.is_file() and is_visible(e.name) and is_picture(e.path))
     if loose:
         notes.append(f"pictures beside the class folders of {path} have no class, left out: {some(loose)}")
-
-
-def files_below(folder: Path) -> Iterator[str]:
-    for place, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = filter(is_visible, folders)
-        yield from (os.path.join(place, name) for name in names if is_visible(name))
 
 
 def is_picture(path: str) -> bool:
@@ -116,7 +144,7 @@ def is_picture(path: str) -> bool:
     if os.path.splitext(path)[1].lower() in picture_endings():
         return True
     try:
-        with Image.open(path):
+        with open_file(path) as file, Image.open(file):
             return True
     except Exception:  # Pillow's plugins raise whatever comes to hand on files that are none of theirs
         return False

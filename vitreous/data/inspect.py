@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from vitreous.data.base import ArrayDataset, Dataset, FileDataset, class_rows
+from vitreous.data.base import ArrayDataset, Dataset, FileDataset
+from vitreous.data.labels import shown, shown_by
 from vitreous.data.pack import as_picture
-from vitreous.data.pictures import BadPicture
-from vitreous.data.splits import CHUNK, Splits
+from vitreous.data.pictures import STRIP, BadPicture
+from vitreous.data.splits import Splits
 from vitreous.data.threads import Progress, in_threads
 from vitreous.spec import Size
 
@@ -113,24 +115,35 @@ def looks_at(dataset: Dataset, split: str, workers: int | None, progress: Progre
 
 def look_at(dataset: FileDataset, split: str, index: int) -> Look:
     try:
-        pixels = np.asarray(as_picture(dataset, index).convert("RGB"))
+        image = as_picture(dataset, index)
     except BadPicture as error:
         return Look(split, index, dataset.where(index), broken=error.reason)
-    height, width, _ = pixels.shape
-    return Look(split, index, dataset.where(index), (height, width), digest(pixels))
+    return Look(split, index, dataset.where(index), (image.height, image.width), image_digest(image))
+
+
+def image_digest(image: Image.Image) -> bytes:
+    """A digest of the colors, which are looked at in strips: large images are not copied."""
+    found = new_digest((image.height, image.width, 3))
+    tall = max(1, STRIP // image.width)
+    for top in range(0, image.height, tall):
+        strip = image.crop((0, top, image.width, min(top + tall, image.height)))
+        found.update(strip.convert("RGB").tobytes())
+    return found.digest()
 
 
 def digest(pixels: NDArray[np.uint8]) -> bytes:
-    shape = repr(pixels.shape).encode()
-    return hashlib.blake2b(pixels.tobytes(), digest_size=16, key=shape).digest()
+    found = new_digest(pixels.shape)
+    found.update(pixels.tobytes())
+    return found.digest()
+
+
+def new_digest(shape: tuple[int, ...]) -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=16, key=repr(shape).encode())
 
 
 def class_counts(dataset: Dataset) -> NDArray[np.int64]:
     """Pictures that show each class."""
-    counts = np.zeros(len(dataset.classes), dtype=np.int64)
-    for start in range(0, len(dataset), CHUNK):
-        counts += (class_rows(dataset, np.arange(start, min(start + CHUNK, len(dataset)))) > 0.5).sum(axis=0)
-    return counts
+    return np.bincount(shown(dataset)[1], minlength=len(dataset.classes))
 
 
 def spread(values: NDArray[np.int64]) -> tuple[int, int, int]:
@@ -157,5 +170,5 @@ def duplicates(looks: list[Look], parts: dict[str, Dataset]) -> list[Duplicate]:
 
 def label(dataset: Dataset, index: int) -> str:
     """The names of what a picture shows."""
-    shown = np.flatnonzero(class_rows(dataset, np.array([index]))[0] > 0.5)
-    return ", ".join(dataset.classes[number] for number in shown) or "nothing"
+    _, numbers = shown_by(dataset.class_labels(np.array([index])))
+    return ", ".join(dataset.classes[number] for number in numbers) or "nothing"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -30,6 +32,9 @@ class Decoded(FileDataset):
 
     def targets(self, indices: Indices) -> Targets:
         return self.data.targets(indices)
+
+    def class_labels(self, indices: Indices) -> NDArray[Any]:
+        return self.data.class_labels(indices)
 
     def cameras(self, index: int) -> NDArray[np.float32] | None:
         return self.data.cameras(index)

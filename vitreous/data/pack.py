@@ -7,21 +7,28 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.data.base import ArrayDataset, Dataset, FileDataset, class_rows
+from vitreous.data.base import ArrayDataset, Dataset, FileDataset, Indices
 from vitreous.data.encoded import Encoded
+from vitreous.data.labels import as_numbers, rows_of
+from vitreous.data.memory import Unreadable, unreadable
+from vitreous.data.pictures import BadPicture
 from vitreous.data.shard_index import INDEX, Index, Shard, Target, write_index
 from vitreous.data.threads import Progress
+from vitreous.data.view import as_image
 from vitreous.files import replacing
 from vitreous.samples import Classes, MultiLabels
 
 HEADER = tarfile.BLOCKSIZE  # of a file in a plain tar: one block
 
 
-def write_shards(dataset: Dataset, folder: Path, *, shard_size: int = 10_000, progress: Progress | None = None) -> None:
-    """Tar files of ``shard_size`` pictures each, and at last their index.
+def write_shards(
+    dataset: Dataset, folder: Path, *, shard_size: int = 10_000, progress: Progress | None = None
+) -> list[Unreadable]:
+    """Tar files of ``shard_size`` pictures each, and at last their index; returns what could not be read.
 
     Files go in as they are, other pixels as PNG. What carries its final name is complete; without an index, a folder
     is unfinished.
@@ -30,29 +37,47 @@ def write_shards(dataset: Dataset, folder: Path, *, shard_size: int = 10_000, pr
         raise ValueError(f"shard_size must be at least 1, got {shard_size}")
     if not issubclass(dataset.target, Classes):
         raise ValueError(f"shards hold class labels, this data has {dataset.target.words}; use it where it lies")
+    need_empty(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    if (folder / INDEX).exists():
-        raise ValueError(f"{folder} holds shards already; give another folder, or remove it")
     shards: list[Shard] = []
+    broken: list[Unreadable] = []
     for start in range(0, len(dataset), shard_size):
         own = np.arange(start, min(start + shard_size, len(dataset)))
-        shards.append(write_shard(dataset, own, folder / f"{len(shards):05d}.tar", progress))
+        shards.append(write_shard(dataset, own, folder / f"{len(shards):05d}.tar", progress, broken))
+    if len(broken) == len(dataset):
+        raise ValueError(f"nothing to pack; {unreadable(broken, len(dataset))}" if broken else "nothing to pack")
     write_index(folder, Index(dataset.classes, dataset.target is MultiLabels, shards))
+    return broken
 
 
-def write_shard(dataset: Dataset, indices: NDArray[np.int64], path: Path, progress: Progress | None) -> Shard:
-    offsets, sizes = [], []
+def need_empty(folder: Path) -> None:
+    """Refuse to write among files that are there."""
+    if (folder / INDEX).exists():
+        raise ValueError(f"{folder} holds shards already; give another folder, or remove it")
+    if folder.is_dir() and (there := next(folder.iterdir(), None)):
+        raise ValueError(f"{folder} is not empty, it holds {there.name}; give another folder, or remove it")
+
+
+def write_shard(
+    dataset: Dataset, indices: Indices, path: Path, progress: Progress | None, broken: list[Unreadable]
+) -> Shard:
+    kept, offsets, sizes = [], [], []
     with replacing(path) as part, tarfile.open(part, "w", format=tarfile.USTAR_FORMAT) as tar:
         for index in indices.tolist():
-            content = encoded(dataset, index)
-            member = tarfile.TarInfo(f"{index:09d}.{ending(content)}")
-            member.size = len(content)
-            offsets.append(tar.offset + HEADER)
-            sizes.append(len(content))
-            tar.addfile(member, io.BytesIO(content))
+            try:
+                content = encoded(dataset, index)
+            except BadPicture as error:
+                broken.append((dataset.where(index), error.reason))
+            else:
+                member = tarfile.TarInfo(f"{index:09d}.{ending(content)}")
+                member.size = len(content)
+                kept.append(index)
+                offsets.append(tar.offset + HEADER)
+                sizes.append(len(content))
+                tar.addfile(member, io.BytesIO(content))
             if progress:
                 progress(index + 1, len(dataset))
-    return Shard(path.name, path.stat().st_size, offsets, sizes, as_json(dataset, indices))
+    return Shard(path.name, path.stat().st_size, offsets, sizes, as_json(dataset, np.array(kept, dtype=np.int64)))
 
 
 def encoded(dataset: Dataset, index: int) -> bytes:
@@ -69,8 +94,7 @@ def as_picture(dataset: Dataset, index: int) -> Image.Image:
         image = dataset.image(index)
         return image[0] if isinstance(image, tuple) else image
     assert isinstance(dataset, ArrayDataset)
-    pixels = dataset.pixels(np.array([index]))[0]
-    return Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+    return as_image(torch.from_numpy(dataset.pixels(np.array([index]))[0]))
 
 
 def ending(content: bytes) -> str:
@@ -85,7 +109,10 @@ def ending(content: bytes) -> str:
 
 def as_json(dataset: Dataset, indices: NDArray[np.int64]) -> list[Target]:
     """Class numbers where they say it all, else rows with nothing for the unknown."""
-    rows = class_rows(dataset, indices)
-    if dataset.target is Classes and ((rows == 0) | (rows == 1)).all() and (rows.sum(axis=1) == 1).all():
-        return [int(number) for number in rows.argmax(axis=1)]
+    labels = dataset.class_labels(indices)
+    if dataset.target is Classes and labels.ndim == 2:
+        labels = as_numbers(labels)
+    if labels.dtype == np.int64 and dataset.target is Classes:
+        return labels.tolist()
+    rows = rows_of(labels, len(dataset.classes))
     return [[None if np.isnan(value) else float(value) for value in row] for row in rows]

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import fnmatch
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageOps
+
+from vitreous.files import CannotRead, files_below, open_file
+
+PLAIN = {errno.ENOENT: "there is no such file", errno.EISDIR: "it is no file"}
+STRIP = 2**20  # pixels that are worked on at once where each takes many bytes
 
 
 class BadPicture(ValueError):
@@ -20,20 +29,23 @@ class BadPicture(ValueError):
 
 
 def find_pictures(sources: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """Files as given, every file below a folder (hidden ones left out), every match of a glob; sorted, none twice."""
+    """Files as given, every file below a folder (hidden ones left out), every match of a glob; sorted, none twice.
+
+    Pipes, devices and links that lead nowhere are among them, so that whoever opens them says why it cannot.
+    """
     found: dict[Path, None] = {}
-    for source in sources:
-        path = Path(source)
-        if path.is_dir():
-            inside = (item for item in sorted(path.rglob("*")) if item.is_file() and not is_hidden(item, path))
-            found |= dict.fromkeys(inside)
-        elif path.exists() or not glob.has_magic(str(source)):
-            found[path] = None
+    for source in (os.fspath(source) for source in sources):
+        if not source.strip():
+            raise ValueError("an image's path is empty; give files, a folder, or a pattern such as 'photos/*.jpg'")
+        if os.path.isdir(source):
+            found |= dict.fromkeys(sorted(map(Path, everything_below(source))))
+        elif os.path.lexists(source) or not glob.has_magic(source):
+            found[Path(source)] = None
         else:
-            matches = sorted(Path(match) for match in glob.glob(str(source), recursive=True) if os.path.isfile(match))
+            matches = sorted(map(Path, matching(source)))
             if not matches:
                 raise ValueError(
-                    f"no file matches {str(source)!r}; check the pattern, and quote it in the shell, or give the folder"
+                    f"no file matches {source!r}; check the pattern, and quote it in the shell, or give the folder"
                 )
             found |= dict.fromkeys(matches)
     if not found:
@@ -41,53 +53,109 @@ def find_pictures(sources: Iterable[str | os.PathLike[str]]) -> list[Path]:
     return list(found)
 
 
-def is_hidden(item: Path, below: Path) -> bool:
-    return any(part.startswith(".") for part in item.relative_to(below).parts)
+def everything_below(folder: str) -> list[str]:
+    """All that is not hidden and no folder."""
+    others: list[str] = []
+    return [*files_below(folder, is_not_hidden, others=others), *others]
+
+
+def is_not_hidden(name: str) -> bool:
+    return not name.startswith(".")
+
+
+def matching(pattern: str) -> Iterable[str]:
+    """Files that match a glob; ``**`` walks each folder once, where Python's follows links in circles."""
+    parts = Path(pattern).parts
+    if "**" not in parts:
+        return [match for match in glob.glob(pattern) if os.path.isfile(match)]
+    fixed = next(index for index, part in enumerate(parts) if glob.has_magic(part))
+    folder = Path(*parts[:fixed])
+    if not os.path.isdir(folder):
+        return []
+    below = files_below(folder, is_not_hidden)
+    return [file for file in below if fits(Path(file).parts[len(folder.parts) :], parts[fixed:])]
+
+
+def fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether a path's parts match those of a glob, in which ``**`` is any number of folders."""
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(fits(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
+    return bool(parts) and fnmatch.fnmatch(parts[0], pattern[0]) and fits(parts[1:], pattern[1:])
 
 
 def open_picture(path: str | os.PathLike[str]) -> Image.Image:
     """The first frame, upright and in 8 bits: RGB or grey, transparency laid over white. Else :class:`BadPicture`."""
-    path = Path(path)
-    if not path.exists():
-        raise BadPicture("there is no such file")
-    if not path.is_file():
-        raise BadPicture("it is no file")
-    if path.stat().st_size == 0:
-        raise BadPicture("the file is empty")
     try:
-        with Image.open(path) as picture:  # Pillow itself refuses pictures of more than 179 million pixels
+        file = open_file(path)
+    except CannotRead as error:
+        raise BadPicture(PLAIN.get(error.errno or 0) or str(error.strerror)) from None
+    with file:
+        if os.fstat(file.fileno()).st_size == 0:
+            raise BadPicture("the file is empty")
+        return decoded(file)
+
+
+def decoded(file: IO[bytes]) -> Image.Image:
+    """The image of an open file, as :func:`open_picture` gives it."""
+    try:
+        with Image.open(file) as picture:  # Pillow itself refuses pictures of more than 179 million pixels
+            if picture.format == "EPS":
+                raise BadPicture("PostScript is a program, which is not run; save it as PNG")
             picture.seek(0)
             picture.load()
             return standard(picture)
+    except BadPicture:
+        raise
     except Exception as error:  # Pillow's decoders raise whatever comes to hand on damaged files
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadPicture(plain_reason(reason, path)) from None
+        raise BadPicture(plain_reason(reason)) from None
+
+
+def printable(path: str | os.PathLike[str]) -> str:
+    r"""A path as text that can be printed and written as UTF-8: bytes that are none appear as ``\xff``."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def standard(picture: Image.Image) -> Image.Image:
     """Upright, in 8 bits, RGB or grey; what shines through lies over white."""
     picture = ImageOps.exif_transpose(picture)
     if picture.mode.startswith(("I", "F")):
-        return from_deep_pixels(np.asarray(picture))
+        return from_deep_pixels(picture)
     if "A" in picture.getbands() or "transparency" in picture.info:
         layered = picture.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layered.size, "white"), layered).convert("RGB")
-    return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
+    mode = "L" if picture.mode in ("1", "L") else "RGB"
+    return picture if picture.mode == mode else picture.convert(mode)
 
 
-def from_deep_pixels(pixels: np.ndarray) -> Image.Image:
+def from_deep_pixels(picture: Image.Image) -> Image.Image:
     """16 bits, also in wider pixels, hold 0 … 65,535; others have no agreed range, so their own is stretched."""
-    values = np.nan_to_num(pixels.astype(np.float64))
-    low, high = values.min(), max(values.max(), values.min() + 1e-12)
-    if pixels.dtype.itemsize == 2 or 255 < high <= 65_535:
+    ends = [(values.min(), values.max()) for _, values in strips(picture)]
+    low, high = min(low for low, _ in ends), max(high for _, high in ends)
+    high = max(high, low + 1e-12)
+    if picture.mode.startswith("I;16") or 255 < high <= 65_535:
         low, high = 0.0, 65_535.0
-    return Image.fromarray(np.clip((values - low) / (high - low) * 255, 0, 255).astype(np.uint8))
+    shades = np.empty((picture.height, picture.width), dtype=np.uint8)
+    for rows, values in strips(picture):
+        shades[rows] = np.clip((values - low) / (high - low) * 255, 0, 255)
+    return Image.fromarray(shades)
 
 
-def plain_reason(reason: str, path: Path) -> str:
-    """Pillow's words without the path, which stands beside them anyway."""
+def strips(picture: Image.Image) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    """Some rows at a time, as numbers: eight bytes for every pixel of a large image would not fit into memory."""
+    tall = max(1, STRIP // picture.width)
+    for top in range(0, picture.height, tall):
+        rows = slice(top, min(top + tall, picture.height))
+        values = np.asarray(picture.crop((0, rows.start, picture.width, rows.stop)))
+        yield rows, np.nan_to_num(values.astype(np.float64))
+
+
+def plain_reason(reason: str) -> str:
+    """Pillow's words, made plain."""
     if "cannot identify image file" in reason:
         return "not a picture, or damaged at its start"
     if "decompression bomb" in reason.lower() or "exceeds limit" in reason:
         return f"it claims to have too many pixels ({reason})"
-    return f"damaged ({reason.replace(str(path), path.name)})"
+    return f"damaged ({reason})"

@@ -11,6 +11,7 @@ import copy
 import io
 import os
 from functools import lru_cache
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from PIL import Image
 
 from vitreous.data.base import Indices
 from vitreous.data.encoded import Encoded
-from vitreous.data.pictures import BadPicture, plain_reason, standard
+from vitreous.data.pictures import BadPicture, decoded
 from vitreous.data.shard_index import INDEX, Index, import_tars, read_index, write_index
 from vitreous.data.splits import Splits, need_same_classes, need_two_classes, split_folders, visible_folders
+from vitreous.files import CannotRead, open_file
 from vitreous.samples import Classes, MultiLabels
 
 WINDOW = 4  # shards that are shuffled together: reading stays within them
@@ -41,17 +43,13 @@ class Shards(Encoded):
 
     def content(self, index: int) -> bytes:
         shard, offset, size = self.place[index].tolist()
-        return self.opened(self.files[shard]).read(size, offset)
+        try:
+            return self.opened(self.files[shard]).read(size, offset)
+        except CannotRead as error:
+            raise BadPicture(str(error), error.strerror) from None
 
     def image(self, index: int) -> Image.Image:
-        try:
-            with Image.open(io.BytesIO(self.content(index))) as picture:
-                picture.seek(0)
-                picture.load()
-                return standard(picture)
-        except Exception as error:  # Pillow's decoders raise whatever comes to hand on damaged files
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise BadPicture(plain_reason(reason, Path(self.where(index)))) from None
+        return decoded(io.BytesIO(self.content(index)))
 
     def where(self, index: int) -> str:
         shard, offset, _ = self.place[index].tolist()
@@ -81,17 +79,18 @@ class Shards(Encoded):
 class OpenFile:
     """A file that threads read at any offset; it is closed when the last of them lets go of it."""
 
-    number = -1
+    file: BufferedReader | None = None
 
     def __init__(self, path: str) -> None:
-        self.number = os.open(path, os.O_RDONLY)
+        self.file = open_file(path)
 
     def read(self, size: int, offset: int) -> bytes:
-        return os.pread(self.number, size, offset)
+        assert self.file is not None
+        return os.pread(self.file.fileno(), size, offset)
 
     def __del__(self) -> None:
-        if self.number >= 0:
-            os.close(self.number)
+        if self.file is not None:
+            self.file.close()
 
 
 def check_sizes(files: list[str], index: Index) -> None:
@@ -131,8 +130,10 @@ def open_folder_of_shards(folder: Path, train: Shards | None, notes: list[str]) 
     if (folder / INDEX).is_file():
         return Shards(folder)
     index = import_tars(folder, least_classes=len(train.classes) if train else 0)
-    kept = os.access(folder, os.W_OK)
-    if kept:
+    try:
         write_index(folder, index)
+        kept = True
+    except OSError:  # a read-only folder, or a full disk: next time the tar files are read again
+        kept = False
     notes.append(f"{len(index.shards):,} tar files in {folder} indexed{f'; {INDEX} written' if kept else ''}")
     return Shards(folder, index)

@@ -6,6 +6,7 @@ A new kind of data is a file with two functions and a line in a table here: whet
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from vitreous.data.scenes import open_shapes
 from vitreous.data.shards import is_shards, open_shards
 from vitreous.data.splits import Splits, hold_out
 from vitreous.data.table import open_table
+from vitreous.files import CannotRead, CannotWrite
 from vitreous.samples import Targets
 from vitreous.spec import Size, pair
 
@@ -43,6 +45,7 @@ ON_DISK = (
     Kind("a CSV file", lambda path: path.suffix.lower() == ".csv" and path.is_file(), open_table),
     Kind("a folder with a folder for each class, or with train and val that hold such", Path.is_dir, open_folder),
 )
+KINDS = "data is one of: " + "; ".join([*map(repr, EMBEDDED), *(kind.description for kind in ON_DISK)])
 
 
 def open_data(
@@ -61,17 +64,26 @@ def open_data(
     ``./shapes/``.
     """
     size = None if image_size is None else pair(image_size, "image_size")
-    name, path = str(source), Path(source).expanduser()
+    name, path = str(source), as_path(source)
     if name in EMBEDDED:
         return hold_out(checked(EMBEDDED[name](seed, size, target), target, name), valid_share, seed)
     try:
         kind = next((kind for kind in ON_DISK if kind.recognises(path)), None)
         splits = kind.opens(path) if kind else None
+    except (CannotRead, CannotWrite):
+        raise
     except OSError as error:
         raise ValueError(f"cannot read {error.filename or path}: {error.strerror or error}") from None
     if splits is None:
         raise ValueError(unknown(name, path))
     return hold_out(checked(splits, target, name), valid_share, seed, path if path.is_dir() else path.parent)
+
+
+def as_path(source: str | Path) -> Path:
+    """The path that a source names; an empty one would be the working folder."""
+    if not str(source).strip():
+        raise ValueError(f"data is empty; {KINDS}")
+    return Path(os.path.expanduser(source))
 
 
 def checked(splits: Splits, target: type[Targets] | None, source: str) -> Splits:
@@ -86,5 +98,4 @@ def unknown(name: str, path: Path) -> str:
     near = difflib.get_close_matches(name, EMBEDDED, n=1)
     guess = f" (did you mean {near[0]!r}?)" if near else ""
     problem = f"{name} is no data that is known here" if path.exists() else f"there is no {name!r}{guess}"
-    kinds = "; ".join([*(f"{word!r}" for word in EMBEDDED), *(kind.description for kind in ON_DISK)])
-    return f"{problem}; data is one of: {kinds}"
+    return f"{problem}; {KINDS}"

@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.base import Dataset, Indices, class_rows
+from vitreous.data.base import Dataset, Indices
 from vitreous.data.encoded import Encoded
+from vitreous.data.labels import labels_of, shown
+from vitreous.data.pictures import printable
 from vitreous.samples import Classes, MultiLabels
 
 #: What people call the parts of a dataset, in folders and in tables.
 SPLIT_NAMES = {"train": "train", "val": "valid", "valid": "valid", "validation": "valid", "test": "test"}
-CHUNK = 10_000  # rows of targets looked at together
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,10 @@ def need_same_classes(parts: dict[Path, Dataset]) -> None:
 
 
 def some(names: Sequence[str], limit: int = 3) -> str:
-    """The first few of many."""
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
+    """The first few of many, in printable form."""
+    return ", ".join(map(printable, names[:limit])) + (
+        f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    )
 
 
 def hold_out(splits: Splits, share: float, seed: int, root: Path | None = None) -> Splits:
@@ -160,22 +163,20 @@ def strata(dataset: Dataset) -> Indices:
     return rarest_labels(dataset) if dataset.target is MultiLabels else labels_of(dataset)
 
 
-def labels_of(dataset: Dataset) -> Indices:
-    """The class of each picture: the one with the largest target."""
-    every = np.arange(len(dataset))
-    chunks = [every[start : start + CHUNK] for start in range(0, len(every), CHUNK)]
-    return np.concatenate([every[:0], *(class_rows(dataset, chunk).argmax(axis=1) for chunk in chunks)])
-
-
 def rarest_labels(dataset: Dataset) -> Indices:
     """Of each picture's labels the rarest, so that holding out by it is fair to rare ones; −1 where it has none."""
-    has = class_rows(dataset, np.arange(len(dataset))) > 0.5
-    rarity = np.where(has, has.sum(axis=0), len(dataset) + 1)
-    return np.where(has.any(axis=1), rarity.argmin(axis=1), -1)
+    images, classes = shown(dataset)
+    rarity = np.bincount(classes, minlength=len(dataset.classes))[classes]
+    order = np.lexsort((classes, rarity, images))
+    has_any, first = np.unique(images[order], return_index=True)
+    rarest = np.full(len(dataset), -1, dtype=np.int64)
+    rarest[has_any] = classes[order][first]
+    return rarest
 
 
 def keep_one_of_each(dataset: Dataset, held: NDArray[np.bool_]) -> None:
     """Give back a picture of every label that would otherwise be held out altogether."""
-    has = class_rows(dataset, np.arange(len(dataset))) > 0.5
-    for label in np.flatnonzero(has.any(axis=0) & ~has[~held].any(axis=0)):
-        held[np.flatnonzero(has[:, label])[0]] = False
+    images, classes = shown(dataset)
+    left = np.bincount(classes[~held[images]], minlength=len(dataset.classes))
+    labels, first = np.unique(classes, return_index=True)
+    held[images[first[left[labels] == 0]]] = False

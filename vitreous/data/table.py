@@ -7,18 +7,28 @@ One label a picture stands in ``label``. Several stand in ``labels`` ("cat;dog")
 from __future__ import annotations
 
 import csv
+import io
 import os
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.folder import Files
+from vitreous.data.labels import sets_of
 from vitreous.data.splits import SPLIT_NAMES, Splits, need_two_classes, some
+from vitreous.files import open_file
 from vitreous.samples import Classes, MultiLabels
 
+LONGEST_LINE = 2**20  # characters
+MOST_KNOWN = 100_000  # different cells that are remembered, so that equal ones share their memory
+FEW, LISTED = 8, 20  # rows of one folder that are worth a look at its list, and entries read of it for each of them
+DIGITS = 1000  # of a class that is called by a number
 PATH_COLUMNS = ("path", "image", "file", "filename")
 ANSWERS = {"1": 1.0, "0": 0.0, "-1": np.nan, "": np.nan, "nan": np.nan}
 
@@ -41,9 +51,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Labelling:
-    """What a table says of its rows: class numbers (n,), or several labels as rows (n, classes)."""
+    """What a table says of its rows: class numbers (n,), or several labels as sets or as rows (n, classes)."""
 
-    values: NDArray[np.generic]
+    values: NDArray[Any]
     classes: list[str]
     target: type[Classes]
     notes: tuple[str, ...] = ()
@@ -64,26 +74,53 @@ def open_table(path: Path) -> Splits:
 
 def read_table(path: Path) -> Table:
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            first = file.readline()
+        with open_file(path) as content, io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as file:
+            first = file.readline(LONGEST_LINE)
             file.seek(0)
-            reader = csv.reader(file, delimiter=max(",;\t", key=first.count), strict=True)
-            rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+            reader = csv.reader(lines_of(path, file), delimiter=max(",;\t", key=first.count), strict=True)
+            return collected(path, ((reader.line_num, row) for row in reader if any(map(str.strip, row))))
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is no text in UTF-8; save it as a CSV in UTF-8") from None
+        raise ValueError(f"{path} is no text in UTF-8{guess_encoding(path)}; save it as a CSV in UTF-8") from None
     except csv.Error as error:
         raise ValueError(f"{path} is no valid CSV ({error})") from None
-    if len(rows) < 2:
-        raise ValueError(f"{path} {'has a header but no rows' if rows else 'is empty'}; it should list pictures")
-    header = [cell.strip() for cell in rows[0][1]]
-    if repeated := sorted({name for name in header if header.count(name) > 1}):
+
+
+def lines_of(path: Path, file: TextIO) -> Iterator[str]:
+    """The lines of a table, none so long that it is no table."""
+    while line := file.readline(LONGEST_LINE):
+        if len(line) == LONGEST_LINE:
+            raise ValueError(f"{path} holds a line of more than {LONGEST_LINE:,} characters; it should list pictures")
+        if "\0" in line:
+            raise ValueError(f"{path} holds null bytes, as no text in UTF-8 does; save it as a CSV in UTF-8")
+        yield line
+
+
+def guess_encoding(path: Path) -> str:
+    """What a text may be that is not in UTF-8: UTF-16 says so in its first bytes."""
+    with open_file(path) as file:
+        start = file.read(2)
+    return " but UTF-16" if start in (b"\xff\xfe", b"\xfe\xff") else ", perhaps in Windows-1252 or Latin-1"
+
+
+def collected(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Table:
+    """The rows by column; cells that say the same, as labels do, are kept once."""
+    _, header = next(rows, (0, []))
+    header = [cell.strip() for cell in header]
+    if repeated := sorted(name for name, times in Counter(header).items() if times > 1):
         raise ValueError(f"{path} has several columns of one name: {some(repeated)}")
+    cells: list[list[str]] = [[] for _ in header]
+    lines: list[int] = []
+    known: dict[str, str] = {}
     for line, row in rows:
         if len(row) != len(header):
             raise ValueError(f"{path}, line {line}: the header has {len(header)} cells, this line {len(row)}")
-    cells = zip(*(row for _, row in rows[1:]), strict=True)
-    columns = {name: [cell.strip() for cell in column] for name, column in zip(header, cells, strict=True)}
-    return Table(path, columns, [line for line, _ in rows[1:]])
+        lines.append(line)
+        for column, cell in zip(cells, row, strict=True):
+            text = cell.strip()
+            column.append(known.setdefault(text, text) if len(known) < MOST_KNOWN else known.get(text, text))
+    if not lines:
+        raise ValueError(f"{path} {'has a header but no rows' if header else 'is empty'}; it should list pictures")
+    return Table(path, dict(zip(header, cells, strict=True)), lines)
 
 
 def column(table: Table, names: Sequence[str]) -> str | None:
@@ -101,17 +138,41 @@ def drop_missing(table: Table) -> tuple[Table, list[str], list[str]]:
             f"(its columns: {some(list(table.columns), 8)})"
         )
     cells = table.columns[name]
-    paths = [os.path.join(table.path.parent, cell) for cell in cells]
-    there = [row for row, path in enumerate(paths) if os.path.isfile(path)]
+    folder = os.path.join(table.path.parent, "")
+    paths = [os.path.join(folder, os.path.expanduser(cell)) if cell[:1] in "~/" else folder + cell for cell in cells]
+    there = which_exist(paths)
     if not there:
         raise ValueError(
             f"none of the {len(paths):,} files that {table.path} lists exists, such as {paths[0]}; "
             f"paths are taken from the CSV's own folder"
         )
+    if len(there) == len(paths):
+        return table, paths, []
     kept = set(there)
     missing = [cell for row, cell in enumerate(cells) if row not in kept]
     notes = [f"{len(missing):,} of {len(paths):,} files are missing, their rows left out: {some(missing)}"]
-    return table.keep(there), [paths[row] for row in there], notes if missing else []
+    return table.keep(there), [paths[row] for row in there], notes
+
+
+def which_exist(paths: list[str]) -> list[int]:
+    """Rows whose path is a file. A folder of many is listed once; only what its list lacks is asked for by name."""
+    folders: defaultdict[str, list[int]] = defaultdict(list)
+    for row, path in enumerate(paths):
+        folders[path[: path.rfind("/") + 1]].append(row)
+    there: list[int] = []
+    for folder, rows in folders.items():
+        listed = listing(folder, LISTED * len(rows)) if len(rows) >= FEW else set()
+        there.extend(row for row in rows if paths[row][len(folder) :] in listed or os.path.isfile(paths[row]))
+    return sorted(there)
+
+
+def listing(folder: str, most: int) -> set[str]:
+    """Names of files in a folder, as far as ``most`` entries tell them."""
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in islice(entries, most) if entry.is_file()}
+    except (OSError, ValueError):
+        return set()
 
 
 def read_labels(table: Table) -> Labelling:
@@ -137,10 +198,7 @@ def listed_labels(table: Table, name: str) -> Labelling:
     if not classes:
         raise ValueError(f"{table.path}: the column {name} holds no label at all")
     number = {label: index for index, label in enumerate(classes)}
-    values = np.zeros((len(lists), len(classes)), dtype=np.float32)
-    for row, labels in enumerate(lists):
-        values[row, [number[label] for label in labels]] = 1
-    return Labelling(values, classes, MultiLabels)
+    return Labelling(sets_of([[number[label] for label in labels] for labels in lists]), classes, MultiLabels)
 
 
 def label_columns(table: Table) -> Labelling:
@@ -154,7 +212,8 @@ def label_columns(table: Table) -> Labelling:
             f"of 0 and 1 (its columns: {some(list(table.columns), 8)})"
         )
     values = np.array([answers(table, name) for name in classes], dtype=np.float32).T
-    left_out = [name for name in others if name not in classes]
+    chosen = set(classes)
+    left_out = [name for name in others if name not in chosen]
     notes = (f"these columns are no labels: {some(left_out)}",) if left_out else ()
     return Labelling(values, classes, MultiLabels, notes)
 
@@ -180,7 +239,8 @@ def normal(cell: str) -> str:
 
 def in_order(classes: set[str]) -> list[str]:
     """Numbers by value, words by letter."""
-    return sorted(classes, key=int) if all(name.isdecimal() for name in classes) else sorted(classes)
+    numbers = all(name.isdecimal() and len(name) <= DIGITS for name in classes)
+    return sorted(classes, key=int) if numbers else sorted(classes)
 
 
 def rows_of_splits(table: Table) -> dict[str, NDArray[np.int64]]:

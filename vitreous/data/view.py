@@ -9,8 +9,9 @@ image, to boxes and to masks, and undoes itself on predictions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +29,20 @@ RESAMPLING = {
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
 }
+
+MOST_RESIZED = 32  # times what is shown; beyond it, only the part that is shown is resized
+SUPPORT = 3.0  # pixels beside its own that a resized pixel is made of, at most
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One axis of what a view shows: ``inner`` rows from ``first``, made of ``box`` (start, length) in start … stop."""
+
+    first: int
+    inner: int
+    start: int
+    stop: int
+    box: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -60,15 +75,17 @@ class View:
     def image(self, image: Image.Image, fill: Sequence[int] = (0,)) -> Tensor:
         """What the model sees, as bytes (c, y, x); ``fill`` is the color of the border, one value per channel."""
         self.check(image)
-        pixels = as_channels(self.resized(image, RESAMPLING[self.interpolation]))
-        return self.placed(pixels, torch.tensor(fill, dtype=torch.uint8))
+        part, view = self.narrowed(image)
+        pixels = as_channels(view.resized(part, RESAMPLING[self.interpolation]))
+        return view.placed(pixels, torch.tensor(fill, dtype=torch.uint8))
 
     def mask(self, mask: Tensor) -> Tensor:
         """The same for a class per pixel (y, x): values are never blended, and the border is ignored."""
         image = Image.fromarray(mask.numpy())
         self.check(image)
-        values = as_channels(self.resized(image, Image.Resampling.NEAREST))
-        return self.placed(values, torch.tensor([IGNORED], dtype=torch.uint8))[0]
+        part, view = self.narrowed(image)
+        values = as_channels(view.resized(part, Image.Resampling.NEAREST))
+        return view.placed(values, torch.tensor([IGNORED], dtype=torch.uint8))[0]
 
     def boxes(self, boxes: Tensor) -> Tensor:
         """Boxes (n, 4) as left, top, right, bottom, in the input's pixels; not cut off at its edge."""
@@ -94,6 +111,31 @@ class View:
                 f"a view of {self.source[0]}×{self.source[1]} pixels was given {image.height}×{image.width}; "
                 "an image and its mask must have one size"
             )
+
+    def narrowed(self, image: Image.Image) -> tuple[Image.Image, View]:
+        """Image and view; where far more would be resized than is shown, only the part that is shown, and its view."""
+        if self.border == "reflect" or math.prod(self.inner) <= MOST_RESIZED * math.prod(self.size):
+            return image, self
+        y, x = self.shown(0), self.shown(1)
+        view = replace(
+            self,
+            source=(y.stop - y.start, x.stop - x.start),
+            box=(y.box[0], x.box[0], y.box[1], x.box[1]),
+            inner=(y.inner, x.inner),
+            offset=(self.offset[0] + y.first, self.offset[1] + x.first),
+        )
+        return image.crop((x.start, y.start, x.stop, y.stop)), view
+
+    def shown(self, axis: int) -> Shown:
+        """The rows or columns of the inner part that lie within the input, with what they are made of."""
+        first = min(max(0, -self.offset[axis]), self.inner[axis] - 1)
+        last = max(first + 1, min(self.inner[axis], self.size[axis] - self.offset[axis]))
+        scale = self.box[2 + axis] / self.inner[axis]
+        low, high = (self.box[axis] + place * scale for place in (first, last))
+        reach = SUPPORT * max(1.0, scale)
+        start = max(0, math.floor(low - reach))
+        stop = min(self.source[axis], math.ceil(high + reach))
+        return Shown(first, last - first, start, stop, box=(low - start, min(high, stop) - low))
 
     def resized(self, image: Image.Image, resampling: Image.Resampling) -> Image.Image:
         if not self.resamples:
@@ -171,4 +213,6 @@ def as_channels(image: Image.Image) -> Tensor:
 def as_image(pixels: Tensor) -> Image.Image:
     """Bytes (c, y, x) as an image of one, three or four channels."""
     array = pixels.permute(1, 2, 0).numpy()
+    if array.shape[2] not in (1, 3, 4):
+        raise ValueError(f"images have 1, 3 or 4 channels to be resized or shown, these have {array.shape[2]}")
     return Image.fromarray(array[..., 0] if array.shape[2] == 1 else np.ascontiguousarray(array))
