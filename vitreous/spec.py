@@ -42,7 +42,7 @@ def channel_values(values: Iterable[float], name: str) -> tuple[float, ...]:
     except (TypeError, ValueError, OverflowError):
         numbers = (math.nan,)
     if not all(map(math.isfinite, numbers)):
-        raise ValueError(f"{name} must be a number for each channel, got {values!r:.80}")
+        raise ValueError(f"{name} needs a finite number per channel, got {values!r:.80}")
     return numbers
 
 

@@ -78,9 +78,9 @@ def test_odd_values_are_refused_or_are_values(kind, name):
         (lambda: vt.Augment(pad=2.5), "pad must be a whole number, got 2.5"),
         (lambda: vt.DataConfig(valid="tset"), "did you mean 'test'?"),
         (lambda: vt.Classify(smoothing=1.0), r"smoothing must lie in \[0, 1\), got 1.0"),
-        (lambda: Preprocess(crop_ratio=1e-9), r"crop_ratio must lie in \[0.01, 1\], got 1e-09"),
-        (lambda: Preprocess(mean=(math.nan,) * 3), "mean must be a number for each channel"),
-        (lambda: Preprocess(std=(1, 1, "x")), "std must be a number for each channel"),
+        (lambda: Preprocess(crop_ratio=1e-9), r"crop_ratio must lie in \[0.05, 1\], got 1e-09"),
+        (lambda: Preprocess(mean=(math.nan,) * 3), "mean needs a finite number per channel"),
+        (lambda: Preprocess(std=(1, 1, "x")), "std needs a finite number per channel"),
     ],
 )
 def test_mistakes_name_what_is_wanted(make, message):

@@ -108,6 +108,8 @@ def pieces(data: Dataset, chunk: int = 1000) -> Iterator[bytes]:
     """The pixels and targets of images in memory; of any others what they call themselves."""
     if not isinstance(data, Arrays):
         yield from (data.where(index).encode(errors="replace") + b"\n" for index in range(len(data)))
+        if type(data).class_labels is not Dataset.class_labels:  # they are kept, not made anew for every image
+            yield repr(data.class_labels(np.arange(len(data))).tolist()).encode()
         return
     for start in range(0, len(data), chunk):
         indices = np.arange(start, min(start + chunk, len(data)))
@@ -117,7 +119,9 @@ def pieces(data: Dataset, chunk: int = 1000) -> Iterator[bytes]:
 
 
 def part_of_files(data: Encoded, names: list[str]) -> Part:
-    about = (label.tobytes() + size.to_bytes(8, "big") for label, size in zip(data.labels, sizes(data), strict=True))
+    about = (
+        f"{np.asarray(label).tolist()} {size}".encode() for label, size in zip(data.labels, sizes(data), strict=True)
+    )
     rows = np.array(
         [short(encoded(name), 6) << 16 | short(other, 2) for name, other in zip(names, about, strict=True)], np.uint64
     )
