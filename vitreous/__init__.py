@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitreous.data.base import ArrayDataset, Arrays, Dataset, FileDataset
     from vitreous.data.shapes import Shapes
     from vitreous.data.sources import open_data
+    from vitreous.data.splits import Splits
     from vitreous.data.transforms import transforms
     from vitreous.data.view import View
     from vitreous.deploy.accelerate import Accelerated, accelerate
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from vitreous.models.segmenter import SegmenterConfig
     from vitreous.runs.recipe import DataConfig, Recipe
     from vitreous.runs.run import train
+    from vitreous.runs.trained import TrainResult
     from vitreous.samples import Batch, Boxes, Classes, Inputs, Masks, MultiLabels, Targets, Texts
     from vitreous.spec import Labels, Preprocess, Spec
     from vitreous.tasks.base import Objective, Task
@@ -64,6 +66,7 @@ _HOME = {
     "View": "vitreous.data.view",
     "Shapes": "vitreous.data.shapes",
     "open_data": "vitreous.data.sources",
+    "Splits": "vitreous.data.splits",
     "transforms": "vitreous.data.transforms",
     "Accelerated": "vitreous.deploy.accelerate",
     "accelerate": "vitreous.deploy.accelerate",
@@ -91,6 +94,7 @@ _HOME = {
     "DataConfig": "vitreous.runs.recipe",
     "Recipe": "vitreous.runs.recipe",
     "train": "vitreous.runs.run",
+    "TrainResult": "vitreous.runs.trained",
     "Batch": "vitreous.samples",
     "Boxes": "vitreous.samples",
     "Classes": "vitreous.samples",

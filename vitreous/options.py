@@ -197,6 +197,20 @@ def checked_text(name: str, value: Any) -> str:
     return os.fspath(value)
 
 
+def checked_texts(name: str, value: Any) -> list[str]:
+    """One text or several, as a list."""
+    texts = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else None
+    if texts is None or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{name} must be text, or several in a list; got {value!r:.80}")
+    return texts
+
+
+def check_callable(name: str, value: Any) -> None:
+    """Refuse what is neither left out nor a function."""
+    if value is not None and not callable(value):
+        raise ValueError(f"{name} must be a function, got {value!r:.80}")
+
+
 def checked_int(name: str, value: Any, bounds: Between | None = None) -> int:
     """A whole number: at least 1, or 0 for a number of things, where no bounds are given."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):

@@ -77,10 +77,33 @@ def test_a_plain_folder_is_measured_whole(tmp_path):
         for index in range(10):
             Image.new("RGB", (20, 20), (index * 20, 0, 0)).save(tmp_path / name / f"{index}.png")
     assert len(vt.evaluate(model(), tmp_path).meter) == 30
-    assert len(vt.evaluate(model(), tmp_path, split="valid").meter) == 3
+    assert len(vt.evaluate(model(), tmp_path, split="valid").meter) == 4, "about a tenth, by name"
 
 
 def test_a_missing_split_names_those_there_are():
     net = model(vt.Shapes.classes)
     with pytest.raises(ValueError, match="split must be train, valid or test, got 'dev'"):
         vt.evaluate(net, "shapes", split="dev")
+
+
+@pytest.mark.parametrize("names", [CLASSES, ()])
+def test_a_foreign_dataset_measures_the_same(names):
+    net, ours = model(), data()
+    net.spec = vt.Spec(net.spec.preprocess, vt.Labels(names))
+    pairs = [(ours.pixels(np.array([index]))[0], index % 3) for index in range(30)]
+    np.testing.assert_allclose(
+        vt.evaluate(net, pairs).arrays["logits"], vt.evaluate(net, ours).arrays["logits"], atol=1e-6
+    )
+    assert vt.evaluate(net, pairs).metrics == pytest.approx(vt.evaluate(net, ours).metrics)
+
+
+def test_foreign_classes_are_matched_by_name():
+    net = model(("cat", "dog", "ant", "bee"))
+    pairs = [(data().pixels(np.array([index]))[0], CLASSES[index % 3]) for index in range(30)]
+    assert vt.evaluate(net, pairs).metrics == pytest.approx(vt.evaluate(net, data()).metrics)
+
+
+def test_splits_are_chosen_from():
+    splits = vt.Splits(data(30), data(9), data(12))
+    assert len(vt.evaluate(model(), splits).meter) == 12
+    assert len(vt.evaluate(model(), splits, split="valid").meter) == 9

@@ -82,8 +82,47 @@ def test_a_model_without_a_classifier_can_embed_but_not_predict():
 def test_one_bad_picture_is_an_error_that_names_it(model):
     with pytest.raises(ValueError, match=r"nowhere.jpg: there is no such file"):
         vt.Predictor(model)("nowhere.jpg")
-    with pytest.raises(ValueError, match="got list"):
-        vt.Predictor(model)(["a.jpg"])
+    with pytest.raises(ValueError, match=r"a.jpg: there is no such file"):
+        vt.Predictor(model)([picture(), "a.jpg"])
+
+
+def test_an_image_in_every_form(model, tmp_path):
+    image = picture()
+    image.save(tmp_path / "image.png")
+    pixels = np.asarray(image)
+    tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+    forms = [tmp_path / "image.png", image, pixels, pixels / 255, tensor, tensor / 255]
+    predictor = vt.Predictor(model, batch_size=2)
+    expected, vector = predictor(image), predictor.embed(image)
+    for form in forms:
+        assert predictor(form) == expected
+        np.testing.assert_array_equal(predictor.embed(form), vector)
+    together = predictor(forms)
+    assert isinstance(together, list)
+    assert [one.classes for one in together] == [expected.classes] * len(forms)
+    assert predictor.embed(forms).shape == (6, 192)
+    assert [one.indices for one in predictor(torch.stack([tensor, tensor]))] == [expected.indices] * 2
+    assert [one.indices for one in predictor.predict_many(np.stack([pixels] * 3))] == [expected.indices] * 3
+    assert predictor([]) == []
+
+
+def test_folders_and_patterns(model, tmp_path):
+    for index in range(3):
+        picture(index).save(tmp_path / f"{index}.png")
+    (tmp_path / "notes.txt").write_text("no image")
+    predictor = vt.Predictor(model)
+    alone = [predictor(tmp_path / f"{index}.png").indices for index in range(3)]
+    assert [one.indices for one in predictor.predict_many(str(tmp_path / "*.png"))] == alone
+    *found, skipped = predictor.predict_many(tmp_path)
+    assert [one.indices for one in found] == alone
+    assert isinstance(skipped, Skipped)
+    assert len(list(predictor.embed_many(tmp_path / "1.png"))) == 1
+
+
+def test_a_mistake_is_not_skipped(model):
+    """A file that cannot be read is skipped; an array that is no image is an error of the caller's."""
+    with pytest.raises(ValueError, match="floats must lie between 0 and 1"):
+        list(vt.Predictor(model).predict_many([picture(), torch.randn(3, 32, 32)]))
 
 
 def test_bad_options(model):

@@ -118,7 +118,7 @@ def test_bad_folders(tmp_path, make, message):
 
 def test_an_output_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"cannot write to .* choose another --output"):
+    with pytest.raises(ValueError, match=r"cannot write to .* choose another output"):
         train(on("shapes", valid_share=0.1), tmp_path / "file" / "run")
 
 

@@ -28,7 +28,7 @@ from vitreous.deploy.native.convert import Choice
 from vitreous.deploy.race import WAYS, EngineName, Job, Precision, Tried, attempt, check
 from vitreous.files import digest, write_atomically
 from vitreous.models.base import Model
-from vitreous.options import did_you_mean
+from vitreous.options import check_callable, checked_texts, did_you_mean
 from vitreous.samples import Inputs
 from vitreous.spec import Spec
 
@@ -150,9 +150,10 @@ def accelerate(
     model, machine and versions; ``fresh`` forgets it. ``tell`` hears of progress.
     """
     examples = check_examples(model, example)
-    ways = check_ways(precision, get_args(EngineName) if engines is None else engines)
-    if not tolerance > 0:
-        raise ValueError(f"tolerance must be above 0, got {tolerance}")
+    ways = check_ways(precision, get_args(EngineName) if engines is None else checked_texts("engines", engines))
+    if not isinstance(tolerance, int | float) or not tolerance > 0:
+        raise ValueError(f"tolerance must be above 0, got {tolerance!r}")
+    check_callable("tell", tell)
     plain = sharing_copy(model).eval()
     with telling(tell) as heard:
         job = Job(plain, examples, tolerance, static, tell=heard)
@@ -222,7 +223,10 @@ def check_examples(model: Model, example: Example) -> list[Tensor]:
         raise ValueError(f"accelerate needs a Vitreous model, got {type(model).__name__}")
     if {parameter.device.type for parameter in model.parameters()} != {"cpu"}:
         raise ValueError("accelerate is for CPUs; move the model with model.cpu()")
-    examples = [example] if isinstance(example, Tensor) else list(example)
+    examples: list[Any] = list(example) if isinstance(example, list | tuple) else [example]
+    if not all(isinstance(images, Tensor) for images in examples):
+        got = type(example).__name__
+        raise ValueError(f"example must be a batch of images as a tensor, or a list of batches; got {got}")
     if not examples:
         raise ValueError("accelerate needs a batch of images to compare speed and answers with")
     for images in examples:

@@ -25,10 +25,14 @@ def find_engine(source: Any, *, model: str | None = None) -> Engine:
     """An engine as it is, or the model of a weights file."""
     if isinstance(source, str | os.PathLike):
         return load(source, model=model)
+    if model is not None:
+        raise ValueError(f"model names what a weights file holds, and this is a model already; leave out {model!r:.80}")
     if isinstance(source, nn.Module) and not isinstance(source, Engine):
         source = getattr(source, "_orig_mod", source)  # what torch.compile wraps
     if not isinstance(source, Engine):
-        raise ValueError(f"a weights file, a Vitreous model or an accelerated one is needed, got {source!r:.80}")
+        raise ValueError(
+            f"a weights file, a Vitreous model or an accelerated one is needed, got {type(source).__name__}"
+        )
     return source
 
 

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitreous.data.adapter import adapt
 from vitreous.data.base import Dataset
+from vitreous.data.foreign import is_foreign, need_dataset
 from vitreous.data.loader import EvaluationLoader
 from vitreous.data.sources import open_data
 from vitreous.data.splits import Splits
@@ -20,6 +22,7 @@ from vitreous.deploy.engine import Wanted, find_engine
 from vitreous.memory import memory_kept
 from vitreous.models.base import Model
 from vitreous.models.engine import Engine
+from vitreous.options import check_callable, checked_int
 from vitreous.samples import Classes, Inputs, MultiLabels, Targets
 from vitreous.spec import Preprocess, Size, pair
 from vitreous.tasks.base import Task, decoder_of
@@ -63,16 +66,21 @@ class Evaluation:
 @memory_kept()
 def evaluate(
     model: Engine | str | os.PathLike[str],
-    data: Dataset | str | os.PathLike[str],
+    data: Any,
     *,
     split: str = "auto",
     image_size: int | Size | None = None,
-    task: Task | None = None,
+    task: Task | str | None = None,
     engine: Wanted = "eager",
     batch_size: int = 64,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Measure a model, an accelerated one or a weights file on a dataset or whatever :func:`open_data` opens.
+    """Measure a model, an accelerated one or a weights file on data with targets.
+
+    ``data`` is whatever :func:`open_data` opens, a ``Dataset``, ``Splits``, or any dataset with a length whose items
+    are (image, target), such as torchvision's: images as they are, prepared by nobody. A ``DataLoader`` has prepared
+    and batched them already, so that nothing could be said about another size or an image that cannot be read: give
+    its dataset.
 
     ``split`` is train, valid or test; "auto" takes what the data itself sets apart as test, else as validation, else
     all there is. Classes are matched by name where the model knows them. ``task`` says what is measured; by itself what
@@ -82,13 +90,14 @@ def evaluate(
         raise ValueError(f"engine must be one of {', '.join(get_args(Wanted))}, got {engine!r}")
     runner = find_engine(model)
     net = runner.model.eval()
-    task = task or decoder_of(net.spec)
-    dataset = data if isinstance(data, Dataset) else open_split(os.fspath(data), split, target=targets_of(task))
+    task = decoder_of(net.spec) if task is None else Task.given("task", task)
+    check_callable("progress", progress)
+    dataset = open_labelled(data, split, net, targets_of(task))
     if task.name == "classify" and dataset.target is MultiLabels:
         task = MultiLabel()  # files of format 1 do not say that they were trained for several labels
     columns, preprocess = match_classes(net, dataset), preprocess_at(net, image_size)
     device = next(net.parameters()).device
-    loader = EvaluationLoader(dataset, preprocess, batch_size=batch_size)
+    loader = EvaluationLoader(dataset, preprocess, batch_size=checked_int("batch_size", batch_size))
     if engine == "auto" and runner is net and device.type == "cpu":
         runner = accelerate(net, next(iter(loader))[1].images)
     objective = task.start(net.spec, str(device))
@@ -102,6 +111,19 @@ def evaluate(
     speed = len(found.meter) / found.seconds
     metrics, size = found.meter.result(), preprocess.image_size
     return Evaluation(metrics, dataset.classes, size, speed, found.unreadable, found.meter)
+
+
+def open_labelled(data: Any, split: str, net: Model, target: type[Targets] | None) -> Dataset:
+    """The data to measure on; numbers in data that names no classes are those of the model."""
+    if isinstance(data, str | os.PathLike):
+        return open_split(os.fspath(data), split, target=target)
+    if isinstance(data, Splits):
+        return choose_split(data, split)
+    if split != "auto":
+        raise ValueError(f"split {split!r} chooses a part of data that is given by path or as Splits; leave it out")
+    if is_foreign(data):
+        return adapt(data, target=target, classes=net.spec.labels.names, count=net.config.num_classes)[0]
+    return need_dataset(data)
 
 
 def targets_of(task: Task) -> type[Targets] | None:

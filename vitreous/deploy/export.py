@@ -21,7 +21,7 @@ from vitreous.deploy.formats import FORMATS, Format, Metadata, Run, format_of
 from vitreous.deploy.tracing import root_cause, trace, why_fixed
 from vitreous.files import replacing
 from vitreous.models.base import Model
-from vitreous.options import checked_choice
+from vitreous.options import checked_choice, checked_float
 from vitreous.spec import Size, Spec, pair
 from vitreous.weights.formats import FORMAT, VERSION, family_of
 
@@ -82,8 +82,13 @@ def export(
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     if not isinstance(model, Model):
         raise ValueError(f"export needs a Vitreous model, got {type(model).__name__}")
-    if not batches or min(batches) < 1:
-        raise ValueError(f"batches must be sizes to try, each at least 1, got {batches}")
+    if (
+        not isinstance(batches, list | tuple)
+        or not batches
+        or not all(type(size) is int and size > 0 for size in batches)
+    ):
+        raise ValueError(f"batches must be sizes to try, each at least 1, got {batches!r}")
+    tolerance = checked_float("tolerance", tolerance)
     checked_choice("sizes", sizes, get_args(Sizes))
     path = Path(path)
     name = format_of(path, format)

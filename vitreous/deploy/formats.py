@@ -162,7 +162,7 @@ def format_of(path: Path, name: str | None = None) -> str:
     """The format that was asked for, or the one that the ending of the file's name stands for."""
     if name is not None:
         if name not in FORMATS:
-            raise ValueError(f"there is no format {name!r}{did_you_mean(name, FORMATS)}")
+            raise ValueError(f"there is no format {name!r}{did_you_mean(str(name), FORMATS)}")
         if path.suffix != FORMATS[name].suffix:
             raise ValueError(f"a file of format {name!r} ends in {FORMATS[name].suffix}, got {path.name}")
         return name

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args, overload
 
 import numpy as np
 import torch
@@ -15,18 +15,20 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitreous.data.pictures import BadPicture, open_picture, standard
+from vitreous.data.images import AnyImage, as_image, as_list
+from vitreous.data.pictures import BadPicture, find_pictures
 from vitreous.data.transforms import transforms
 from vitreous.data.view import View
 from vitreous.deploy.accelerate import Accelerated, accelerate
 from vitreous.deploy.engine import Wanted, find_engine, sharing_copy
 from vitreous.memory import memory_kept
 from vitreous.models.engine import Engine
+from vitreous.options import checked_int
 from vitreous.samples import Inputs
 from vitreous.tasks.base import decoder_of
 from vitreous.tasks.predictions import Prediction
 
-AnyImage = str | os.PathLike[str] | Image.Image
+Images = str | os.PathLike[str] | NDArray[Any] | Tensor | Iterable[AnyImage]
 Seen = tuple[Tensor, View]
 T = TypeVar("T")
 
@@ -43,8 +45,12 @@ class Predictor:
 
     >>> predictor = Predictor("cat.safetensors")
     >>> predictor("photo.jpg").best
+    >>> predictor([image, array, tensor])     # a list of predictions
     >>> predictor.embed("photo.jpg")          # the pooled features, of length 1
-    >>> for found in predictor.predict_many(paths): ...     # batch by batch; embed_many likewise
+    >>> for found in predictor.predict_many("photos/*.jpg"): ...     # batch by batch; embed_many likewise
+
+    An image is a path, a Pillow image, an array (y, x) or (y, x, c), or a tensor (c, y, x), of bytes or of floats from
+    0 to 1, not normalized. A list of images, or an array or tensor with four axes, gives a list.
 
     ``source`` is a weights file, a model, or one that was accelerated; with ``engine="auto"`` a model on a CPU is
     accelerated when the first batch comes. ``model`` names the model of a foreign file, which does not tell:
@@ -59,46 +65,59 @@ class Predictor:
         engine: Wanted = "eager",
         top: int = 5,
         batch_size: int = 32,
-        device: str | None = None,
+        device: str | torch.device | None = None,
     ) -> None:
-        if top < 1 or batch_size < 1:
-            raise ValueError(f"top and batch_size must be at least 1, got top={top}, batch_size={batch_size}")
+        top, batch_size = checked_int("top", top), checked_int("batch_size", batch_size)
         if engine not in get_args(Wanted):
             raise ValueError(f"engine must be one of {', '.join(get_args(Wanted))}, got {engine!r}")
         self.engine = find_engine(source, model=model)
         self.model, self.top, self.batch_size = self.engine.model, top, batch_size
         self.embedder: Engine | None = None
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = find_device(device)
         self.accelerates = engine == "auto" and self.device.type == "cpu" and self.engine is self.model
         if self.engine is self.model:
             self.model.to(self.device).eval()
         self.transform = transforms(self.model)
 
-    def __call__(self, image: AnyImage) -> Prediction:
-        return self.predictions([self.prepare(image)])[0]
+    @overload
+    def __call__(self, image: str | os.PathLike[str] | Image.Image) -> Prediction: ...
 
-    def embed(self, image: AnyImage) -> NDArray[np.float32]:
-        return self.embeddings([self.prepare(image)])[0]
+    @overload
+    def __call__(self, image: list[Any] | tuple[Any, ...]) -> list[Prediction]: ...
 
-    def predict_many(self, images: Iterable[AnyImage]) -> Iterator[Prediction | Skipped]:
-        """A prediction for every image, in order; one that cannot be opened is skipped with its reason."""
-        return self.many(images, self.predictions)
+    @overload
+    def __call__(self, image: NDArray[Any] | Tensor) -> Any: ...
 
-    def embed_many(self, images: Iterable[AnyImage]) -> Iterator[NDArray[np.float32] | Skipped]:
-        return self.many(images, self.embeddings)
+    def __call__(self, image: AnyImage | list[Any] | tuple[Any, ...]) -> Any:
+        several = as_list(image)
+        found = self.run([image] if several is None else several, self.predictions)
+        return found[0] if several is None else found
+
+    def embed(self, image: AnyImage | Sequence[AnyImage]) -> NDArray[np.float32]:
+        """The features of an image (d,), or of several (n, d)."""
+        several = as_list(image)
+        if several is None:
+            return self.run([image], self.embeddings)[0]
+        return np.array(self.run(several, self.embeddings), dtype=np.float32).reshape(len(several), -1)
+
+    def predict_many(self, images: Images) -> Iterator[Prediction | Skipped]:
+        """A prediction for every image, in order; one that cannot be read is skipped with its reason.
+
+        ``images`` are any number of them, a folder, or a pattern such as ``"photos/*.jpg"``, whose files are sorted.
+        """
+        return self.many(one_by_one(images), self.predictions)
+
+    def embed_many(self, images: Images) -> Iterator[NDArray[np.float32] | Skipped]:
+        return self.many(one_by_one(images), self.embeddings)
+
+    def run(self, images: Sequence[Any], run: Callable[[Sequence[Seen]], Sequence[T]]) -> list[T]:
+        """What the model says of all of these images; one that cannot be read is an error."""
+        parts = [images[start : start + self.batch_size] for start in range(0, len(images), self.batch_size)]
+        return [one for part in parts for one in run([self.prepare(image) for image in part])]
 
     def prepare(self, image: AnyImage) -> Seen:
         """What the model sees of an image, and how to lay its predictions back onto it."""
-        if isinstance(image, Image.Image):
-            return self.transform.seen(standard(image))
-        if not isinstance(image, str | os.PathLike):
-            raise ValueError(
-                f"an image is a path or a Pillow image, got {type(image).__name__}; for several, predict_many"
-            )
-        try:
-            return self.transform.seen(open_picture(image))
-        except BadPicture as error:
-            raise BadPicture(f"{image}: {error}", error.reason) from None
+        return self.transform.seen(as_image(image))
 
     @torch.inference_mode()
     def predictions(self, seen: Sequence[Seen]) -> Sequence[Prediction]:
@@ -147,3 +166,21 @@ class Predictor:
             return self.prepare(image)
         except BadPicture as error:
             return Skipped(error.reason)
+
+
+def find_device(name: str | torch.device | None) -> torch.device:
+    try:
+        return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except (RuntimeError, TypeError):
+        raise ValueError(f"device must be a device of torch, such as 'cpu' or 'cuda:0', got {name!r:.80}") from None
+
+
+def one_by_one(images: Images) -> Iterable[AnyImage]:
+    """The files of a folder or a pattern, the images of a batch, or any others as they come."""
+    if isinstance(images, str | os.PathLike):
+        return find_pictures([images])
+    if (several := as_list(images)) is not None:
+        return several
+    if isinstance(images, np.ndarray | Tensor) or not isinstance(images, Iterable):
+        raise ValueError(f"several images are a list, a folder, a pattern or a batch, got {type(images).__name__}")
+    return images

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import torch
 from jaxtyping import Float
-from PIL import Image
 from torch import Tensor, nn
 
-from vitreous.data.pictures import BadPicture, open_picture, standard
+from vitreous.data.images import AnyImage, as_image
+from vitreous.data.pictures import BadPicture
 from vitreous.data.transforms import transforms
 from vitreous.explain.attribution import METHODS, OF_ATTENTION, Method, at_rest, cell_size, methods_for
 from vitreous.explain.explanation import RANDOM_ORDERS, Answer, Explained, Portrait
@@ -27,10 +27,9 @@ from vitreous.explain.record import plain
 from vitreous.models import MODELS
 from vitreous.models.base import Model
 from vitreous.models.engine import Engine
-from vitreous.options import did_you_mean
+from vitreous.options import check_callable, checked_texts, did_you_mean
 from vitreous.weights.load import load
 
-Picture = str | os.PathLike[str] | Image.Image
 Source = str | os.PathLike[str] | nn.Module
 T = TypeVar("T")
 
@@ -40,7 +39,7 @@ THOROUGH = ("occlusion", "integrated gradients")
 
 def portrait(
     model: Source,
-    picture: Picture,
+    picture: AnyImage,
     *,
     target: str | int | None = None,
     methods: str | Sequence[str] = (),
@@ -58,7 +57,8 @@ def portrait(
     net = engine.model
     if not net.config.num_classes:
         raise ValueError("this model has no classifier (num_classes is 0), so there is no answer to explain")
-    chosen = choose_methods(net, [methods] if isinstance(methods, str) else methods, quick=quick)
+    chosen = choose_methods(net, checked_texts("methods", methods), quick=quick)
+    check_callable("progress", progress)
     number = None if target is None else class_number(net, target)
     like = next(net.parameters())
     image = prepare(net, picture)[None].to(like.device, like.dtype)
@@ -165,6 +165,8 @@ def choose_methods(model: Model, names: Sequence[str], *, quick: bool) -> dict[s
 
 def class_number(model: Model, target: str | int) -> int:
     """The number of a class that is given by its name, in upper or lower case, or by that number."""
+    if isinstance(target, bool) or not isinstance(target, str | int):
+        raise ValueError(f"target is a class's name or number, got {target!r:.80}")
     count, labels = model.config.num_classes, model.spec.labels
     names = {name.casefold(): number for number, name in reversed(list(enumerate(labels)))}
     if isinstance(target, str) and target.strip().casefold() in names:
@@ -178,23 +180,20 @@ def class_number(model: Model, target: str | int) -> int:
     raise ValueError(f"there is no class {target!r}{did_you_mean(target, labels)}")
 
 
-def prepare(model: Model, picture: Picture) -> Float[Tensor, "c y x"]:
+def prepare(model: Model, picture: AnyImage) -> Float[Tensor, "c y x"]:
     """The picture as the model takes it; one smaller than a single patch has nothing to explain."""
-    try:
-        opened = standard(picture) if isinstance(picture, Image.Image) else open_picture(picture)
-        patch = model.strides[0]
-        if opened.height < patch[0] or opened.width < patch[1]:
-            raise BadPicture(
-                f"{opened.width}×{opened.height} pixels are fewer than one patch ({patch[1]}×{patch[0]}); "
-                "give a larger picture"
-            )
-    except BadPicture as error:
-        raise BadPicture(f"{title_of(picture)}: {error}", error.reason) from None
+    opened, patch = as_image(picture), model.strides[0]
+    if opened.height < patch[0] or opened.width < patch[1]:
+        reason = (
+            f"{opened.width}×{opened.height} pixels are fewer than one patch ({patch[1]}×{patch[0]}); "
+            "give a larger picture"
+        )
+        raise BadPicture(f"{title_of(picture)}: {reason}", reason)
     return transforms(model)(opened)
 
 
-def title_of(picture: Picture) -> str:
-    return "the picture" if isinstance(picture, Image.Image) else Path(picture).name
+def title_of(picture: AnyImage) -> str:
+    return Path(picture).name if isinstance(picture, str | os.PathLike) else "the picture"
 
 
 def name_of(source: Source, model: Model) -> str:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TypeVar, get_args
+from typing import TypeVar, cast, get_args
 
 import torch
 from torch import nn
@@ -33,7 +33,7 @@ from vitreous.explain.recorder import (
 from vitreous.explain.trace import Trace
 from vitreous.layers.attention import Seam
 from vitreous.models.base import Model
-from vitreous.options import did_you_mean
+from vitreous.options import check_callable, checked_texts, did_you_mean
 
 #: Reductions by name, each applied as soon as a layer has run, so that only its result is held.
 REDUCTIONS: dict[str, Reduce] = {
@@ -86,12 +86,12 @@ def record(
 
 
 def check_what(what: What | Sequence[What]) -> set[What]:
-    wanted = {what} if isinstance(what, str) else set(what)
+    wanted = set(checked_texts("what", what))
     for name in sorted(wanted):
         if name not in get_args(What):
             choices = ", ".join(get_args(What))
-            raise ValueError(f"what must be of {choices}; got {name!r}{did_you_mean(str(name), get_args(What))}")
-    return wanted
+            raise ValueError(f"what must be of {choices}; got {name!r}{did_you_mean(name, get_args(What))}")
+    return cast(set[What], wanted)
 
 
 def check_reduce(reduce: str | Reduce | None, *, gradients: bool) -> Reduce | None:
@@ -101,6 +101,7 @@ def check_reduce(reduce: str | Reduce | None, *, gradients: bool) -> Reduce | No
         if reduce not in REDUCTIONS:
             raise ValueError(f"there is no reduction {reduce!r}{did_you_mean(reduce, REDUCTIONS)}")
         return REDUCTIONS[reduce]
+    check_callable("reduce", reduce)
     return reduce
 
 
@@ -199,7 +200,7 @@ def choose(found: dict[str, T], layers: Sequence[str] | str | None) -> dict[str,
     """Those that match one of the patterns by their own name or their block's; each pattern must match something."""
     if layers is None:
         return found
-    patterns = [layers] if isinstance(layers, str) else list(layers)
+    patterns = checked_texts("layers", layers)
     if not patterns:
         raise ValueError("layers is empty; leave it out to record all of them")
     blocks = {name: ".".join(name.split(".")[:2]) for name in found}

@@ -71,7 +71,7 @@ def find_config(model: str | ModelConfig) -> ModelConfig:
     if isinstance(model, ModelConfig):
         return model
     if not isinstance(model, str):
-        raise ValueError(f"a model is given by name or by config, got {model!r}")
+        raise ValueError(f"a model is given by name or by config, got {type(model).__name__}")
     if model not in MODELS:
         raise ValueError(f"there is no model {model!r}{did_you_mean(model, MODELS)} (vt.list_models() shows all)")
     return MODELS[model]

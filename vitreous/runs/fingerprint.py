@@ -108,7 +108,9 @@ def pieces(data: Dataset, chunk: int = 1000) -> Iterator[bytes]:
     """The pixels and targets of images in memory; of any others what they call themselves."""
     if not isinstance(data, Arrays):
         yield from (data.where(index).encode(errors="replace") + b"\n" for index in range(len(data)))
-        if type(data).class_labels is not Dataset.class_labels:  # they are kept, not made anew for every image
+        if (
+            data.target is Classes and type(data).class_labels is not Dataset.class_labels
+        ):  # they are kept, not made anew for every image
             yield repr(data.class_labels(np.arange(len(data))).tolist()).encode()
         return
     for start in range(0, len(data), chunk):

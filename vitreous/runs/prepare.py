@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from vitreous.data.adapter import Adapted
 from vitreous.data.base import ArrayDataset, Dataset, FileDataset
+from vitreous.data.foreign import is_described
 from vitreous.data.memory import in_memory, memory_needed, unreadable
 from vitreous.data.sources import open_data
 from vitreous.data.splits import Splits
 from vitreous.models.base import Model
 from vitreous.runs.recipe import DataConfig, Recipe
+from vitreous.runs.start import start_with
 from vitreous.spec import Labels, Preprocess, Spec
 from vitreous.tasks.base import Task
 from vitreous.weights.load import load_weights
@@ -31,28 +35,45 @@ class Prepared:
     held_out: bool = False  # whether the validation images were taken out of the training set
 
 
-def prepare(recipe: Recipe) -> Prepared:
-    """Open the data, build the model for its classes, load weights, settle the preprocessing."""
-    splits = open_data(
+def prepare(recipe: Recipe, *, splits: Splits | None = None, start: Model | None = None) -> Prepared:
+    """Open the data, build the model for its classes, load weights, settle the preprocessing.
+
+    ``splits`` and ``start`` are data and a model that were given as objects: the recipe only names them.
+    """
+    splits = splits or open_named(recipe)
+    notes = list(splits.notes)
+    train, valid = splits.train, choose_split(splits, recipe.data)
+    if recipe.data.limit:
+        train, valid = first(train, recipe.data.limit), valid and first(valid, recipe.data.limit)
+    torch.manual_seed(recipe.train.seed)
+    config = recipe.model.override(num_classes=len(train.classes))
+    if start is not None:
+        model, more = start_with(start, config, train.classes)
+        notes += more
+    else:
+        model = config.build()
+        notes += start_from(model, recipe.weights) if recipe.weights else []
+    model.spec = spec_of(model, train, recipe.task, pretrained=bool(recipe.weights))
+    train, more = remembered(train, recipe.data.memory)
+    valid, most = remembered(valid, recipe.data.memory) if valid is not None else (None, [])
+    held_out = splits.held_out and recipe.data.valid == "valid"
+    return Prepared(model, train, valid, tuple(notes + more + most), held_out)
+
+
+def open_named(recipe: Recipe) -> Splits:
+    """The data that a recipe names, if it is no Python object."""
+    if is_described(recipe.data.source) and not Path(recipe.data.source).exists():
+        raise ValueError(
+            f"the data {recipe.data.source!r} was given in Python, so that it cannot be opened by its name; go on "
+            "from Python, with vt.train(…, resume=True)"
+        )
+    return open_data(
         recipe.data.source,
         target=recipe.task.targets,
         valid_share=recipe.data.valid_share,
         seed=recipe.data.seed,
         image_size=recipe.model.image_size,
     )
-    notes = list(splits.notes)
-    train, valid = splits.train, choose_split(splits, recipe.data)
-    if recipe.data.limit:
-        train, valid = first(train, recipe.data.limit), valid and first(valid, recipe.data.limit)
-    torch.manual_seed(recipe.train.seed)
-    model = recipe.model.override(num_classes=len(train.classes)).build()
-    if recipe.weights:
-        notes += start_from(model, recipe.weights)
-    model.spec = spec_of(model, train, recipe.task, pretrained=bool(recipe.weights))
-    train, more = remembered(train, recipe.data.memory)
-    valid, most = remembered(valid, recipe.data.memory) if valid is not None else (None, [])
-    held_out = splits.held_out and recipe.data.valid == "valid"
-    return Prepared(model, train, valid, tuple(notes + more + most), held_out)
 
 
 def choose_split(splits: Splits, data: DataConfig) -> Dataset | None:
@@ -100,7 +121,7 @@ def statistics(data: ArrayDataset, number: int = 2000) -> tuple[tuple[float, ...
 
 def remembered(data: Dataset, memory: str) -> tuple[Dataset, list[str]]:
     """The set decoded once into memory where it fits."""
-    if not isinstance(data, FileDataset) or memory == "no":
+    if not isinstance(data, FileDataset) or memory == "no" or (isinstance(data, Adapted) and data.changes):
         return data, []
     needed = memory_needed(data)
     if memory == "auto" and needed > MEMORY_LIMIT:

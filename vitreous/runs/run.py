@@ -9,12 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitreous.data.augment import Augment
 from vitreous.files import open_file, write_atomically
+from vitreous.options import checked
+from vitreous.runs.arguments import AnyModel, Settings, plan, words_of_python
 from vitreous.runs.fingerprint import Fingerprint, fingerprint
 from vitreous.runs.fingerprint import compare as compare_data
 from vitreous.runs.prepare import Prepared, prepare
-from vitreous.runs.recipe import Recipe, find_recipe
-from vitreous.runs.record import write_record
+from vitreous.runs.recipe import Recipe
+from vitreous.runs.record import kept_model, write_record
+from vitreous.runs.trained import TrainResult
+from vitreous.tasks.base import Task
+from vitreous.train.config import TrainConfig
 from vitreous.train.loop import Outcome, Trainer
 from vitreous.train.parallel import World, join
 
@@ -25,15 +31,52 @@ FREE |= {"train.optimizer.lr", "train.optimizer.matrix_lr", "train.schedule.warm
 DEFAULTS = {"train.patience": 0}
 
 
-def train(recipe: Recipe | str, output: str | os.PathLike[str] = "", *, resume: bool = False) -> Outcome:
-    """Run a recipe, given whole, by name or by path. The folder gets everything, runs/NAME when none is given.
+def train(
+    model: AnyModel,
+    data: Any = None,
+    output: str | os.PathLike[str] = "",
+    *,
+    valid: Any = None,
+    task: Task | str | None = None,
+    weights: str | os.PathLike[str] = "",
+    epochs: float | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    augment: Augment | None = None,
+    config: TrainConfig | None = None,
+    resume: bool = False,
+) -> TrainResult:
+    """Train a model on data; what is not given is chosen for the data, and the result says what and why.
 
-    ``resume`` goes on from the newest whole checkpoint there; a process restarted by torchrun does so by itself.
+    >>> result = vt.train("vit_tiny_16", "photos/")                           # a folder of class folders
+    >>> result = vt.train(vt.load("deit_tiny_16.in1k"), dataset, epochs=5)    # fine-tune on (image, target) items
+    >>> result = vt.train("cifar10_vit", "runs/mine")                         # a recipe, which brings its data
+    >>> result.model, result.metrics["accuracy"], result.folder
+    >>> result.predictor()("photo.jpg")
+
+    ``model`` is a model (a copy of it is trained, from its weights on), a config or a model's name, weights to start
+    from, None to have one chosen, or a recipe, given whole, by name or by its file. ``weights`` are others to start
+    from.
+
+    ``data`` is a path or a word as on the command line, a ``Dataset`` or ``Splits``, or any dataset with a length whose
+    items are (image, target), such as torchvision's. Images are Pillow images, arrays or tensors, not normalized and
+    not randomly transformed; targets are class numbers or names, vectors with one value per class, masks, or dicts with
+    boxes and labels. ``valid`` is data to validate on, or the share to hold out for it (0.1); ``data`` may also be a
+    pair of both.
+
+    ``epochs``, ``batch_size`` and ``lr`` change what was chosen, or ``config``, which holds every setting of training.
+    The run is kept in the folder ``output``, runs/NAME when none is given. ``resume`` goes on from the newest whole
+    checkpoint there, and needs the same arguments as before; a process restarted by torchrun resumes by itself.
     """
-    name = Path(recipe).stem if isinstance(recipe, str) else "latest"
-    recipe = find_recipe(recipe) if isinstance(recipe, str) else recipe
-    world = join(recipe.train.device)
-    return train_on(prepare(recipe), recipe, Path(output or f"runs/{name}"), world, resume=resume)
+    with words_of_python():
+        settings = Settings.given(
+            task=task, augment=augment, config=config, epochs=epochs, batch_size=batch_size, lr=lr
+        )
+        run = plan(model, data, output, valid=valid, weights=weights, settings=settings)
+        world = join(run.recipe.train.device)
+        prepared = prepare(run.recipe, splits=run.splits, start=run.start)
+        outcome = train_on(prepared, run.recipe, run.folder, world, resume=checked("resume", resume, bool))
+        return TrainResult.of(outcome, kept_model(run.folder, prepared), run.folder, run.chosen, prepared.notes)
 
 
 def train_on(

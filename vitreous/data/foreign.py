@@ -1,0 +1,139 @@
+"""Other people's datasets, item by item: anything with a length whose items are (image, target).
+
+Where a file cannot be read (``OSError``) the image counts as broken, like one of ours. Any other exception is a mistake
+in the dataset's code, which no later item cures, so it is raised, with the index.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
+
+from vitreous.data.base import Dataset
+from vitreous.data.foreign_targets import Kept, read_target
+from vitreous.data.images import as_image
+from vitreous.data.pictures import BadPicture
+
+READING = threading.RLock()  # datasets may share files and random numbers, so that only one is asked at a time
+UNREADABLE = (OSError, SyntaxError, Image.DecompressionBombError)  # what Pillow raises for damaged files
+DATA = (
+    "a path, 'shapes' or 'digits', a vt.Dataset or vt.Splits, a dataset with a length whose items are (image, target), "
+    "or a pair (train, valid) of these"
+)
+DESCRIBED = re.compile(r"^\S.* with [\d,]+ images?(; valid: .*)?$")
+
+
+def is_foreign(data: Any) -> bool:
+    """Whether something is a dataset by its items, though none of ours."""
+    others = (Dataset, str, bytes, Mapping, np.ndarray, Tensor, nn.Module, tuple, DataLoader, IterableDataset, type)
+    return not isinstance(data, others) and hasattr(data, "__getitem__") and hasattr(data, "__len__")
+
+
+def need_dataset(data: Any) -> Dataset:
+    """One of our datasets; a ``ValueError`` says what would be one."""
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, DataLoader):
+        raise ValueError(
+            "data is a DataLoader, whose images are prepared and batched already; give its dataset "
+            "(loader.dataset), with images as they are"
+        )
+    if isinstance(data, IterableDataset):
+        raise ValueError(f"data must have a length and items by index, got the IterableDataset {type(data).__name__}")
+    raise ValueError(f"data is {DATA}; got {type(data).__name__}")
+
+
+def describe(data: Any) -> str:
+    """What a dataset is called in a run's settings: ``torchvision.datasets.FakeData with 200 images``."""
+    inner = f" of {name_of(data.dataset)}" if isinstance(data, Subset) else ""
+    return f"{name_of(data)}{inner} with {len(data):,} image{'s' if len(data) != 1 else ''}"
+
+
+def is_described(source: str) -> bool:
+    """Whether a run's settings name a Python object rather than data that can be opened."""
+    return bool(DESCRIBED.match(source))
+
+
+def name_of(data: Any) -> str:
+    """The shortest name that the type can be imported by."""
+    kind = type(data)
+    parts = kind.__module__.split(".")
+    for length in range(1, len(parts) + 1):
+        module = sys.modules.get(".".join(parts[:length]))
+        if module is not None and getattr(module, kind.__name__, None) is kind:
+            return kind.__name__ if parts[0] in ("__main__", "builtins") else f"{module.__name__}.{kind.__name__}"
+    return kind.__name__
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items of a foreign dataset."""
+
+    dataset: Any
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, Any]:
+        image, target = self.item(index)
+        try:
+            return as_image(image), target
+        except BadPicture:
+            raise
+        except ValueError as error:
+            raise ValueError(f"{self.where(index)}: {error}") from None
+
+    def target(self, index: int) -> Kept:
+        target = self.item(index)[1]
+        try:
+            return read_target(target)
+        except ValueError as error:
+            raise ValueError(f"{self.where(index)}: {error}") from None
+
+    def item(self, index: int) -> tuple[Any, Any]:
+        try:
+            with READING:
+                item = self.dataset[index]
+        except UNREADABLE as error:
+            raise BadPicture(f"{type(error).__name__}: {first_line(error)}") from None
+        except Exception as error:
+            raise ValueError(f"{self.where(index)} raised {type(error).__name__}: {first_line(error)}") from error
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            shown = f"{type(item).__name__} of {len(item)}" if hasattr(item, "__len__") else type(item).__name__
+            raise ValueError(f"{self.where(index)} must be (image, target), got {shown}")
+        return item[0], item[1]
+
+    def where(self, index: int) -> str:
+        """The file where it is known, else the dataset's name and the index in it."""
+        dataset, index = innermost(self.dataset, index)
+        listed = getattr(dataset, "samples", None)  # of torchvision's folders: (path, class)
+        entry = listed[index] if isinstance(listed, list) and index < len(listed) else None
+        if isinstance(entry, tuple) and entry and isinstance(entry[0], str):
+            return entry[0]
+        return f"{type(dataset).__name__}[{index}]"
+
+
+def innermost(dataset: Any, index: int) -> tuple[Any, int]:
+    """The dataset that an item comes from, and its index there."""
+    while True:
+        if isinstance(dataset, Subset):
+            dataset, index = dataset.dataset, int(dataset.indices[index])
+        elif isinstance(dataset, ConcatDataset):
+            part = int(np.searchsorted(dataset.cumulative_sizes, index, side="right"))
+            index -= dataset.cumulative_sizes[part - 1] if part else 0
+            dataset = dataset.datasets[part]
+        else:
+            return dataset, index
+
+
+def first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else "no reason given"
