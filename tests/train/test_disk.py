@@ -110,7 +110,7 @@ def test_without_room_for_the_record(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(record, "write_atomically", full)
-        with pytest.raises(ValueError, match=r"the record of the run could not be written .*; make room .* resume=True"):
+        with pytest.raises(ValueError, match=r"record of the run could not be written .*; make room .* resume=True"):
             train(SMALL, tmp_path)
     assert run.train(SMALL, tmp_path, resume=True).steps == 4
     assert (tmp_path / "report.html").exists()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from vitreous.data.augment import Augment
 from vitreous.data.base import ArrayDataset, Dataset, FileDataset
@@ -23,6 +24,7 @@ from vitreous.tasks.classify import Classify
 from vitreous.tasks.multilabel import MultiLabel
 from vitreous.train.config import TrainConfig
 from vitreous.train.optim import AdamW, Muon
+from vitreous.train.probe import can_probe
 from vitreous.train.schedule import Cosine
 from vitreous.weights.files import read
 from vitreous.weights.published import PUBLISHED
@@ -142,11 +144,20 @@ def choose_training(number: int, pretrained: bool, config: Config, choices: list
     if pretrained:
         lr = 5e-4 * batch / 128
         choices.append(Choice("rate", f"{lr:.1e}, layer decay 0.75", "early layers need to change least"))
-        return common.override(optimizer=AdamW(lr=lr), layer_decay=0.75)
+        common = common.override(optimizer=AdamW(lr=lr), layer_decay=0.75)
+        if not has_one_linear_head(config):
+            return common
+        choices.append(Choice("new head", "linear probe", "the features are good before the first step"))
+        return common.override(new_head="probe")
     choices.append(
         Choice("optimizer", "Muon, with AdamW for what is no matrix", "it is made to learn fast on small budgets")
     )
     return common.override(optimizer=Muon(lr=2e-3, matrix_lr=0.02))
+
+
+def has_one_linear_head(config: Config) -> bool:
+    with torch.device("meta"):
+        return can_probe(config.build())
 
 
 def choose_augmentation(data: Dataset, config: Config, pretrained: bool, choices: list[Choice]) -> Augment:

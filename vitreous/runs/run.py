@@ -20,15 +20,17 @@ from vitreous.runs.recipe import Recipe
 from vitreous.runs.record import kept_model, write_record
 from vitreous.runs.trained import TrainResult
 from vitreous.tasks.base import Task
+from vitreous.train.checkpoint import Checkpoints
 from vitreous.train.config import TrainConfig
 from vitreous.train.loop import Outcome, Trainer
 from vitreous.train.parallel import World, join
+from vitreous.train.probe import fit_head, is_new
 
 #: Settings that a resumed run may change: those that change nothing that is learned, and the cures of a diverged run.
 FREE = {f"train.{name}" for name in ("device", "workers", "log_every", "keep", "checkpoint_every", "parallel", "clip")}
 FREE |= {"train.optimizer.lr", "train.optimizer.matrix_lr", "train.schedule.warmup"}
 #: Settings that runs of earlier versions do not name, with what they did.
-DEFAULTS = {"train.patience": 0}
+DEFAULTS = {"train.patience": 0, "train.new_head": "random"}
 
 
 def train(
@@ -85,6 +87,7 @@ def train_on(
     resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     need_same_data(prepared, world)
     opened = world.together(lambda: open_folder(folder, recipe, prepared, resume=resume))
+    notes = [*(opened.notes if opened else ()), *start_head(prepared, recipe.train, folder, world)]
     trainer = Trainer(
         prepared.model,
         recipe.task,
@@ -96,7 +99,7 @@ def train_on(
         world=world,
         papers=opened.papers if opened else None,
     )
-    outcome = trainer.fit(resume=resume, notes=opened.notes if opened else ())
+    outcome = trainer.fit(resume=resume, notes=notes)
     facts = trainer.objective.facts()
 
     def finish() -> None:
@@ -110,6 +113,15 @@ def train_on(
 
     world.together(finish)
     return outcome
+
+
+def start_head(prepared: Prepared, config: TrainConfig, folder: Path, world: World) -> list[str]:
+    """Fit a new classifier to the features, where that is asked for and no checkpoint will replace it."""
+    head = getattr(prepared.model, "head", None)
+    checkpoints = Checkpoints(folder / "checkpoints", keep=config.keep, world=world)
+    if config.new_head == "random" or (head is not None and not is_new(head)) or checkpoints.newest():
+        return []
+    return [fit_head(prepared.model, prepared.train, device=world.device, workers=config.workers)]
 
 
 def need_same_data(prepared: Prepared, world: World) -> None:

@@ -22,6 +22,7 @@ class TrainConfig(Options):
 
     optimizer: Optimizer = AdamW()  # adamw, sgd or muon with options; one alone as in --train.optimizer.lr 5e-4
     schedule: Schedule = Cosine()  # cosine, linear, steps or constant with options, as in --train.schedule.warmup 0.1
+    new_head: Literal["random", "probe"] = "random"  # how a classifier starts: "probe" fits it to the features first
     layer_decay: Share = 1.0  # learning rate of each block as a share of the next one's
     freeze_blocks: Annotated[int, Between(-1)] = 0  # stem and that many blocks stay as they are; -1: all but the head
     clip: float = 1.0  # longest gradient; 0: any

@@ -30,12 +30,17 @@ def can_probe(model: Model) -> bool:
     return isinstance(model, Backbone) and model.head_names == ("head",) and isinstance(model.head, nn.Linear)
 
 
+def is_new(head: nn.Module) -> bool:
+    """Whether a classifier has learned nothing yet: its bias is zero, as it was made."""
+    return isinstance(head, nn.Linear) and head.bias is not None and not bool(head.bias.any())
+
+
 def fit_head(model: Model, data: Dataset, *, device: str, workers: int = 0) -> str:
     """Fit ``model.head`` to the features of the training images; a sentence says how well that went."""
     if not can_probe(model):
         raise ValueError(
-            f"train.new_head 'probe' needs a classifier of one linear layer, which this {type(model).__name__} lacks; "
-            "choose 'random'"
+            f"train.new_head 'probe' needs a classifier of one linear layer, which a {type(model).__name__} does "
+            "not have; choose 'random'"
         )
     assert isinstance(model, Backbone)
     assert isinstance(model.head, nn.Linear)
