@@ -6,36 +6,39 @@ Our metadata (``weights/formats.py``): ``format`` = "vitreous", ``version``, ``f
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from vitreous.files import write_atomically
+from vitreous.files import CannotRead, open_file, write_atomically
 from vitreous.models.base import Model, ModelConfig
 from vitreous.models.edit import Edit, rebuild
 from vitreous.spec import Spec
+from vitreous.weights.archives import entries_of, is_npz, read_npz
+from vitreous.weights.bounds import check_bounds
 from vitreous.weights.formats import FORMAT, metadata_of, parse_metadata
+from vitreous.weights.pickled import read_torch
 from vitreous.weights.structure import check_described, plain_name
-
-#: Where published checkpoints keep their weights, when they are not at the top.
-WRAPPERS = ("state_dict", "model_ema", "model", "teacher", "student")
 
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """The tensors of a file and, when Vitreous wrote it, what else it says."""
+    """The tensors of a file or folder, and what else it says: when Vitreous wrote it, everything."""
 
     tensors: dict[str, Tensor]
     config: ModelConfig | None = None
     edits: tuple[Edit, ...] = ()
     spec: Spec | None = None
+    foreign: bool = False  # the tensors bear others' names, although a config is known
+    notes: tuple[str, ...] = ()  # for the report
+    unknown: str = ""  # why a description that is there gives no config
 
 
 def save(model: Model, path: str | os.PathLike[str]) -> None:
@@ -55,28 +58,33 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
 def on_meta(config: ModelConfig, where: str, edits: Iterable[Edit] = ()) -> Model:
     """The model's shape without its memory: what a file claims is checked before anything is allocated for it."""
     try:
+        check_bounds(config)
         with torch.device("meta"):
             return rebuild(config, edits)
     except Exception as error:  # sizes that overflow raise many kinds of error
         raise ValueError(f"{where}: no model can be built from its config and edits ({first_line(error)})") from None
 
 
-def read(path: str | os.PathLike[str]) -> WeightsFile:
-    """Read a file of ours or of others: safetensors, or a torch checkpoint that holds nothing but tensors."""
-    path = Path(path)
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder, not a weights file")
-    if not path.is_file():
-        raise ValueError(f"there is no weights file {path}; check the path")
-    with open(path, "rb") as file:
-        start = file.read(16)
+def read_file(path: Path) -> WeightsFile:
+    """Read a file of ours or of others: safetensors, a torch checkpoint, or arrays of NumPy."""
+    try:
+        with open_file(path) as file:
+            start = file.read(16)
+    except CannotRead as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            raise
+        raise ValueError(f"there is no weights file {path}; check the path") from None
     if len(start) < 16:
         raise ValueError(f"{path} is empty or cut off ({len(start)} bytes); fetch or save it again")
     if start[8:9] == b"{":
         return read_safetensors(path)
-    if start[:2] in (b"PK", b"\x80\x02", b"\x80\x04"):
-        return WeightsFile(read_torch(path))
-    raise ValueError(f"{path} is neither a safetensors file nor a torch checkpoint; convert it to safetensors")
+    if start[:2] not in (b"PK", b"\x80\x02", b"\x80\x04"):
+        raise ValueError(f"{path} is neither a safetensors file nor a torch checkpoint; convert it to safetensors")
+    entries = entries_of(path) if start[:2] == b"PK" else []
+    if is_npz(entries):
+        return WeightsFile(read_npz(path, entries))
+    tensors, notes = read_torch(path, entries)
+    return WeightsFile(tensors, notes=notes)
 
 
 def read_safetensors(path: Path) -> WeightsFile:
@@ -93,23 +101,6 @@ def read_safetensors(path: Path) -> WeightsFile:
         return WeightsFile(tensors, *parse_metadata(metadata))
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path}: its description is not valid ({describe(error)})") from None
-
-
-def read_torch(path: Path) -> dict[str, Tensor]:
-    try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # torch raises many kinds here; each means that the file cannot be used
-        raise ValueError(
-            f"{path} cannot be read as plain tensors: it is damaged, or holds code, which Vitreous never runs; "
-            "save its state_dict as safetensors"
-        ) from None
-    for wrapper in WRAPPERS:
-        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
-            content = content[wrapper]
-            break
-    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise ValueError(f"{path} does not hold a state_dict (names → tensors); save one, best as safetensors")
-    return dict(content)
 
 
 def describe(error: Exception) -> str:

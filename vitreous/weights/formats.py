@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -62,9 +63,9 @@ def parse_metadata(metadata: Mapping[str, str]) -> tuple[ModelConfig | None, tup
         raise ValueError(
             f"format version {version} was written by a newer Vitreous, this one reads up to {VERSION}; upgrade"
         )
-    spec = Spec.from_json(json.loads(metadata["spec"]))
-    options = json.loads(metadata["config"])
-    edits = json.loads(metadata["edits"]) if version > 1 else edits_of_version_1(options)
+    spec = Spec.from_json(strict_json(metadata["spec"]))
+    options = strict_json(metadata["config"])
+    edits = strict_json(metadata["edits"]) if version > 1 else edits_of_version_1(options)
     if not isinstance(edits, list):
         raise ValueError(f"edits must be a list, got {edits!r}")
     replayed = tuple(find_edit(edit) for edit in edits)
@@ -73,6 +74,17 @@ def parse_metadata(metadata: Mapping[str, str]) -> tuple[ModelConfig | None, tup
     config = FAMILIES[metadata["family"]].config().override(**options)
     spec.labels.check(config.num_classes)
     return config, replayed, spec
+
+
+def strict_json(text: str) -> Any:
+    """JSON without the numbers that are none, which Python reads: NaN, Infinity, and 1e999."""
+    return json.loads(text, parse_constant=finite, parse_float=finite)
+
+
+def finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is no number")
+    return number
 
 
 def edits_of_version_1(options: Any) -> list[str]:
