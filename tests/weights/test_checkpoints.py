@@ -154,7 +154,7 @@ def save_compressed(path):
 
 
 ODD = {
-    "whole numbers for names": (lambda p: torch.save({0: torch.zeros(3)}, p), "names of its tensors must be text, got 0"),
+    "whole numbers for names": (lambda p: torch.save({0: torch.zeros(3)}, p), "tensors must be text, got 0"),
     "expanded": (save_expanded, "head.weight claims the shape .*more than the whole file holds"),
     "sparse": (lambda p: torch.save({"a": torch.eye(3).to_sparse()}, p), "a is sparse_coo, no plain tensor"),
     "sparse rows": (lambda p: torch.save({"a": torch.eye(3).to_sparse_csr()}, p), "a is sparse_csr, no plain tensor"),

@@ -46,7 +46,14 @@ def arrays(*, prefix="", big_vision=False, stacked=False, pre_logits=False):
     for block in ["encoderblock"] if stacked else [f"encoderblock_{i}" for i in range(DEPTH)]:
         at, width = f"Transformer/{block}", DIM // HEADS
         for part in ("query", "key", "value"):
-            layer(f"{at}/MultiHeadDotProductAttention_{attention}/{part}", *lead, DIM, HEADS, width, bias=(*lead, HEADS, width))
+            layer(
+                f"{at}/MultiHeadDotProductAttention_{attention}/{part}",
+                *lead,
+                DIM,
+                HEADS,
+                width,
+                bias=(*lead, HEADS, width),
+            )
         layer(f"{at}/MultiHeadDotProductAttention_{attention}/out", *lead, HEADS, width, DIM, bias=(*lead, DIM))
         layer(f"{at}/LayerNorm_0", *lead, DIM, kind="scale", bias=(*lead, DIM))
         layer(f"{at}/LayerNorm_{norm}", *lead, DIM, kind="scale", bias=(*lead, DIM))
@@ -139,8 +146,8 @@ def with_objects(path):
 
 
 HOSTILE = {
-    "a huge shape": (lambda p: archive(p, header_that_claims((10**7, 10**7)) + bytes(64)), "claims .* values of float32 in"),
-    "zeros that unpack": (lambda p: archive(p, header_that_claims((10**8,)) + bytes(4 * 10**8)), "would unpack .* bytes to"),
+    "a huge shape": (lambda p: archive(p, header_that_claims((10**7, 10**7)) + bytes(64)), "claims .* of float32 in"),
+    "zeros that unpack": (lambda p: archive(p, header_that_claims((10**8,)) + bytes(4 * 10**8)), "would unpack"),
     "objects": (with_objects, "claims .* values of object"),
     "text": (lambda p: np.savez(p, cls=np.array(["a", "b"])), "values of <U1 are no weights"),
     "no array": (lambda p: archive(p, b"nothing of that kind"), "damaged or no array"),

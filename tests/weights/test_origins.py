@@ -84,7 +84,9 @@ def test_windows_of_another_size_and_a_map_smaller_than_those():
     theirs, size = timm_small(2, (64, 64)), (96, 160)
     ours = ours_small(7, size)
     report = vt.load_weights(ours, theirs.state_dict())
-    said = "stages.3.layers.0.mixer.relative.table: made for a grid of 2×2, resampled to 3×5, put into the middle of 7×7"
+    said = (
+        "stages.3.layers.0.mixer.relative.table: made for a grid of 2×2, resampled to 3×5, put into the middle of 7×7"
+    )
     assert said in report.adapted
     given = theirs.layers[3].blocks[0].attn.relative_position_bias_table[None]
     table = ours.stages[3].layers[0].mixer.relative.table.unflatten(1, (13, 13))

@@ -9,7 +9,17 @@ import vitreous as vt
 from tests.parity import fill
 from vitreous.weights.prefixes import prefix_of, unwrapped
 
-PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "backbone.", "encoder.", "model._orig_mod.", "module.model.", "0.")
+PREFIXES = (
+    "module.",
+    "_orig_mod.",
+    "model.",
+    "net.",
+    "backbone.",
+    "encoder.",
+    "model._orig_mod.",
+    "module.model.",
+    "0.",
+)
 
 
 def below(prefix, state):

@@ -16,7 +16,7 @@ from torch import Tensor
 from vitreous.files import open_file
 
 BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError)
-#: How much larger than the file its arrays may be: weights hardly shrink by compression, but a small file of zeros does.
+#: How much larger than the file its arrays may be: weights hardly shrink by compression, but a small file may.
 MOST_GROWTH, SMALL = 4, 1 << 26
 
 

@@ -1,4 +1,4 @@
-"""How large a model a file may ask for: checked before anything is built, so that no description costs memory or minutes.
+"""How large a model a file may ask for: checked before it is built, so that no description costs memory or minutes.
 
 What tensors a config needs is compared with those that the file holds, on the meta device. These bounds are for what
 takes time or memory even there: each lies far beyond every model that is known.

@@ -1,12 +1,11 @@
-"""What ``config.json`` and ``preprocessor_config.json`` say beside the weights of transformers and of timm, in our words."""
+"""What ``config.json`` and ``preprocessor_config.json`` say beside weights of transformers and timm, in our words."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vitreous.files import open_file
 from vitreous.layers.window import Window
@@ -17,14 +16,22 @@ from vitreous.models.swin import SwinConfig
 from vitreous.models.vit import ViTConfig
 from vitreous.options import did_you_mean
 from vitreous.spec import Interpolation, Labels, Preprocess, Spec, pair
-from vitreous.weights.files import describe
 from vitreous.weights.formats import strict_json
 from vitreous.weights.published import PUBLISHED
+from vitreous.weights.reading import describe
 
 Json = Mapping[str, Any]
 LARGEST = 1 << 24  # bytes of a description
+#: Those of timm's settings that a config takes, or that matter in training alone.
+SETTINGS = {"img_size", "in_chans", "num_classes", "global_pool", "drop_rate", "drop_path_rate"}
 #: Pillow's numbers; its Lanczos filter (1) is nearest to the bicubic one.
 RESAMPLING: dict[Any, Interpolation] = {0: "nearest", 1: "bicubic", 2: "bilinear", 3: "bicubic"}
+
+ACTS: dict[str, Literal["gelu", "gelu_tanh"]] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,9 @@ def describe_model(folder: Path) -> Described:
     try:
         if isinstance(data.get("architecture"), str):
             return timm_model(data)
-        spec = Spec(preprocess_of(read_json(beside)) if beside.is_file() else Preprocess(), labels_of(data.get("id2label")))
+        spec = Spec(
+            preprocess_of(read_json(beside)) if beside.is_file() else Preprocess(), labels_of(data.get("id2label"))
+        )
         kind = data.get("model_type")
         if kind not in TRANSFORMERS:
             return Described(None, spec, f"has a config.json of the model type {kind!r}, which is not known here")
@@ -82,7 +91,7 @@ def labels_of(names: Any) -> Labels:
 def preprocess_of(data: Json) -> Preprocess:
     """How transformers prepares images: the shorter side resized, then cut; or squeezed, which we do not do."""
     size, crop = data.get("size", 224), data.get("crop_size") if data.get("do_center_crop") else None
-    shorter = size.get("shortest_edge") if isinstance(size, Mapping) else None
+    shorter = size.get("shortest_edge") if isinstance(size, Mapping) else size
     wanted = sides(crop if crop is not None else size)
     ratio = data.get("crop_pct") or (min(wanted) / shorter if shorter and crop is not None else 1.0)
     if data.get("crop_pct") and min(wanted) >= 384:
@@ -108,10 +117,9 @@ def taken(data: Json, **names: str) -> dict[str, Any]:
 
 def vit(data: Json) -> ViTConfig:
     dim = data.get("hidden_size", 768)
-    acts = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
     return ViTConfig(
         dim=dim,
-        mlp=acts[data.get("hidden_act", "gelu")],
+        mlp=ACTS[data.get("hidden_act", "gelu")],
         mlp_ratio=data.get("intermediate_size", 3072) / dim,
         norm_eps=data.get("layer_norm_eps", 1e-12),
         **shape_of_vit(data),
@@ -180,20 +188,27 @@ TRANSFORMERS: dict[Any, Callable[[Json], ModelConfig]] = {
 
 
 def timm_model(data: Json) -> Described:
-    """timm's folders name an architecture; settings that change what it computes are beyond its name."""
-    trained = {**data, **data.get("pretrained_cfg", {})}
+    """timm's folders name an architecture; other settings that change what it computes are beyond its name."""
+    trained, given = {**data, **data.get("pretrained_cfg", {})}, data.get("model_args") or {}
     channels, height, width = trained.get("input_size", (3, 224, 224))
-    labels = timm_labels(trained)
-    spec = Spec(timm_preprocess(trained, (height, width)), labels)
+    spec = Spec(timm_preprocess(trained, (height, width)), timm_labels(trained))
     name = str(data["architecture"]).split(".")[0]
     config = timm_config(name)
-    odd = sorted(set(data.get("model_args") or {}) - {"img_size", "in_chans", "num_classes", "drop_rate", "drop_path_rate"})
     if config is None:
         return Described(None, spec, f"is timm's {name!r}, which is not known here{did_you_mean(name, MODELS)}")
-    if odd:
+    pool = timm_pool(config, given.get("global_pool", data.get("global_pool")))
+    odd = sorted(set(given) - SETTINGS) + (["global_pool"] if pool is None else [])
+    if pool is None or odd:
         return Described(None, spec, f"is timm's {name!r} with settings of its own ({', '.join(odd)})")
-    config = config.override(image_size=(height, width), num_channels=channels)
+    config = config.override(image_size=(height, width), num_channels=channels, **pool)
     return Described(with_classes(config, spec), spec)
+
+
+def timm_pool(config: ModelConfig, pool: Any) -> dict[str, str] | None:
+    """Our options for what timm's classifier reads; None if we have none."""
+    if isinstance(config, ViTConfig):
+        return {None: {}, "token": {}, "avg": {"pool": "mean", "final_norm": "pooled"}}.get(pool)
+    return {} if pool in (None, "avg") else None
 
 
 def timm_config(name: str) -> ModelConfig | None:
@@ -202,7 +217,7 @@ def timm_config(name: str) -> ModelConfig | None:
         return MODELS[name]
     rows = (row for row in PUBLISHED.values() if row.repo.removeprefix("timm/").split(".")[0] == name)
     row = next(rows, None)
-    return None if row is None else MODELS[row.model]
+    return None if row is None else MODELS[row.model].override(**row.config)
 
 
 def timm_labels(trained: Json) -> Labels:

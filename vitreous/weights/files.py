@@ -1,4 +1,4 @@
-"""One safetensors file holds a whole model: weights, config, edits and spec. Foreign files are read, never executed.
+"""One safetensors file holds a whole model: weights, config, edits and spec. Others' files and folders are read too.
 
 Our metadata (``weights/formats.py``): ``format`` = "vitreous", ``version``, ``family`` (a key of ``models.FAMILIES``),
 ``config``, ``edits`` and ``spec`` as JSON. A model that config and edits do not describe is refused.
@@ -6,39 +6,21 @@ Our metadata (``weights/formats.py``): ``format`` = "vitreous", ``version``, ``f
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
-from torch import Tensor
 
-from vitreous.files import CannotRead, open_file, write_atomically
+from vitreous.files import write_atomically
 from vitreous.models.base import Model, ModelConfig
 from vitreous.models.edit import Edit, rebuild
-from vitreous.spec import Spec
-from vitreous.weights.archives import entries_of, is_npz, read_npz
 from vitreous.weights.bounds import check_bounds
-from vitreous.weights.formats import FORMAT, metadata_of, parse_metadata
-from vitreous.weights.pickled import read_torch
+from vitreous.weights.folders import read_folder
+from vitreous.weights.formats import metadata_of
+from vitreous.weights.reading import WeightsFile, first_line, read_file
 from vitreous.weights.structure import check_described, plain_name
-
-
-@dataclass(frozen=True)
-class WeightsFile:
-    """The tensors of a file or folder, and what else it says: when Vitreous wrote it, everything."""
-
-    tensors: dict[str, Tensor]
-    config: ModelConfig | None = None
-    edits: tuple[Edit, ...] = ()
-    spec: Spec | None = None
-    foreign: bool = False  # the tensors bear others' names, although a config is known
-    notes: tuple[str, ...] = ()  # for the report
-    unknown: str = ""  # why a description that is there gives no config
 
 
 def save(model: Model, path: str | os.PathLike[str]) -> None:
@@ -65,51 +47,7 @@ def on_meta(config: ModelConfig, where: str, edits: Iterable[Edit] = ()) -> Mode
         raise ValueError(f"{where}: no model can be built from its config and edits ({first_line(error)})") from None
 
 
-def read_file(path: Path) -> WeightsFile:
-    """Read a file of ours or of others: safetensors, a torch checkpoint, or arrays of NumPy."""
-    try:
-        with open_file(path) as file:
-            start = file.read(16)
-    except CannotRead as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-            raise
-        raise ValueError(f"there is no weights file {path}; check the path") from None
-    if len(start) < 16:
-        raise ValueError(f"{path} is empty or cut off ({len(start)} bytes); fetch or save it again")
-    if start[8:9] == b"{":
-        return read_safetensors(path)
-    if start[:2] not in (b"PK", b"\x80\x02", b"\x80\x04"):
-        raise ValueError(f"{path} is neither a safetensors file nor a torch checkpoint; convert it to safetensors")
-    entries = entries_of(path) if start[:2] == b"PK" else []
-    if is_npz(entries):
-        return WeightsFile(read_npz(path, entries))
-    tensors, notes = read_torch(path, entries)
-    return WeightsFile(tensors, notes=notes)
-
-
-def read_safetensors(path: Path) -> WeightsFile:
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            # cloned: a mapped file that changes on disk would change the model, or kill the process
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
-    except (SafetensorError, ValueError) as error:
-        raise ValueError(f"{path} is damaged or cut off ({error}); fetch or save it again") from None
-    if metadata.get("format") != FORMAT:
-        return WeightsFile(tensors)
-    try:
-        return WeightsFile(tensors, *parse_metadata(metadata))
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path}: its description is not valid ({describe(error)})") from None
-
-
-def describe(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
-
-
-def first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-def shorten(names: list[str], limit: int = 5) -> str:
-    return ", ".join(names[:limit]) + (f", … and {len(names) - limit} more" if len(names) > limit else "")
+def read(source: str | os.PathLike[str]) -> WeightsFile:
+    """Read weights, ours or others', from a file or from the folder of a run or a model."""
+    path = Path(source)
+    return read_folder(path) if path.is_dir() else read_file(path)

@@ -16,8 +16,8 @@ from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid, Learned, LearnedAxes, RelativeBias, offsets, resample
 from vitreous.layers.window import WindowAttention
 from vitreous.models.base import Model
-from vitreous.weights.files import shorten
 from vitreous.weights.keymaps import Translation
+from vitreous.weights.reading import shorten
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 POSITIONS = (Learned, LearnedAxes, RelativeBias)

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from vitreous.files import CannotRead, files_below
+from vitreous.files import files_below
 from vitreous.weights.described import Described, describe_model, read_json
-from vitreous.weights.files import WeightsFile, read_file, shorten
+from vitreous.weights.reading import WeightsFile, read_file, shorten
 
 #: In the order in which they are taken; an index lists the files that hold the tensors.
 WEIGHTS = (
@@ -20,12 +20,6 @@ WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-
-
-def read(source: str | os.PathLike[str]) -> WeightsFile:
-    """Read weights, ours or others', from a file or from the folder of a run or a model."""
-    path = Path(source)
-    return read_folder(path) if path.is_dir() else read_file(path)
 
 
 def read_folder(folder: Path) -> WeightsFile:
@@ -51,10 +45,14 @@ def read_shards(folder: Path, name: str) -> WeightsFile:
     tensors: dict[str, Tensor] = {}
     for shard in sorted(set(where.values())):
         if not os.path.lexists(folder / shard):
-            raise ValueError(f"{folder}: {shard} is missing, which {name} says holds a part of the weights; fetch it too")
+            raise ValueError(
+                f"{folder}: {shard} is missing, which {name} says holds a part of the weights; fetch it too"
+            )
         tensors |= read_file(folder / shard).tensors
     if absent := [key for key in where if key not in tensors]:
-        raise ValueError(f"{folder}: the files lack {len(absent)} tensors of {name} ({shorten(absent)}); fetch them again")
+        raise ValueError(
+            f"{folder}: the files lack {len(absent)} tensors of {name} ({shorten(absent)}); fetch them again"
+        )
     return WeightsFile(tensors, notes=(f"read from {len(set(where.values()))} files that {name} lists",))
 
 

@@ -16,12 +16,14 @@ from vitreous.spec import Spec
 from vitreous.weights import files, published
 from vitreous.weights.fit import LoadReport as LoadReport
 from vitreous.weights.fit import check_dtypes, check_fit, fit_channels, fit_head, fit_positions
-from vitreous.weights.folders import read
 from vitreous.weights.keymaps import KeyMap, Translation, keymaps_of
 from vitreous.weights.prefixes import prefix_of, unwrapped
+from vitreous.weights.reading import WeightsFile
 
 #: What torch's averaged models count beside the weights.
 COUNTERS = ("n_averaged",)
+
+UNDESCRIBED = "does not say which model it belongs to (not written by vt.save, or a config of your own)"
 
 
 def load(source: str | os.PathLike[str], *, model: str | ModelConfig | None = None, **overrides: Any) -> Model:
@@ -35,7 +37,7 @@ def load(source: str | os.PathLike[str], *, model: str | ModelConfig | None = No
     """
     if is_name(source):
         return load_published(str(source), overrides)
-    where, file = str(source), read(source)
+    where, file = str(source), files.read(source)
     if file.foreign or file.config is None:
         return load_foreign(file, where, model, overrides)
     if model is not None:
@@ -43,9 +45,7 @@ def load(source: str | os.PathLike[str], *, model: str | ModelConfig | None = No
     return create(file.config.override(**overrides), file, where, assign=not overrides)
 
 
-def create(
-    config: ModelConfig, file: files.WeightsFile, where: str, *, head: str = "adapt", assign: bool = False
-) -> Model:
+def create(config: ModelConfig, file: WeightsFile, where: str, *, head: str = "adapt", assign: bool = False) -> Model:
     """Build a model with a file's weights. What the file claims is checked before any memory is taken for it."""
     model = files.on_meta(config, where, file.edits)
     fitted = fit(model, file, where, head=head)
@@ -66,18 +66,16 @@ def load_published(name: str, overrides: dict[str, Any]) -> Model:
     config = find_config(weights.model).override(**weights.config)
     wanted = config.override(**overrides)
     same_head = wanted.num_classes == weights.num_classes
-    file = replace(read(published.fetch(weights)), config=config, spec=weights.spec(), foreign=True)
+    file = replace(files.read(published.fetch(weights)), config=config, spec=weights.spec(), foreign=True)
     return create(wanted, file, name, head="strict" if same_head else "adapt")
 
 
-def load_foreign(
-    file: files.WeightsFile, where: str, model: str | ModelConfig | None, overrides: dict[str, Any]
-) -> Model:
+def load_foreign(file: WeightsFile, where: str, model: str | ModelConfig | None, overrides: dict[str, Any]) -> Model:
     """The caller or a folder's description names the model; the number of classes is read off the tensors."""
     config = file.config if model is None else find_config(model)
     if config is None:
         raise ValueError(
-            f"{where} {file.unknown or 'does not say which model it belongs to (not written by vt.save, or a config of your own)'}; "
+            f"{where} {file.unknown or UNDESCRIBED}; "
             "name it with model='deit_tiny_16', on the command line with --model deit_tiny_16"
         )
     bias = translate(files.on_meta(config, where, file.edits), file.tensors).tensors.get("head.bias")
@@ -116,20 +114,20 @@ def load_weights(
         model.spec = replace(model.spec, preprocess=model.backbone.spec.preprocess)
         return report
     if isinstance(source, Mapping):
-        return install(model, files.WeightsFile(dict(source)), "the given tensors", head=head)
+        return install(model, WeightsFile(dict(source)), "the given tensors", head=head)
     if is_name(source) and source in published.PUBLISHED:
         known = published.find(str(source))
-        report = install(model, read(published.fetch(known)), str(source), head=head)
+        report = install(model, files.read(published.fetch(known)), str(source), head=head)
         adopt_spec(model, known.spec(), keep_names=model.config.num_classes == known.num_classes)
         return report
-    return install(model, read(source), str(source), head=head)
+    return install(model, files.read(source), str(source), head=head)
 
 
 def holds_whole(model: Model, source: str | os.PathLike[str] | Mapping[str, Tensor]) -> bool:
     """Whether weights are those of such a model, and not of its backbone alone."""
     if isinstance(source, Mapping):
         return any(name in names for names in unwrapped(source) for name in model.state_dict())
-    return not is_name(source) and holds_whole(model, read(source).tensors)
+    return not is_name(source) and holds_whole(model, files.read(source).tensors)
 
 
 @dataclass(frozen=True)
@@ -141,13 +139,13 @@ class Fitted:
     report: LoadReport
 
 
-def install(model: Model, file: files.WeightsFile, where: str, *, head: str = "adapt") -> LoadReport:
+def install(model: Model, file: WeightsFile, where: str, *, head: str = "adapt") -> LoadReport:
     fitted = fit(model, file, where, head=head)
     put(model, fitted, file)
     return fitted.report
 
 
-def fit(model: Model, file: files.WeightsFile, where: str, *, head: str = "adapt") -> Fitted:
+def fit(model: Model, file: WeightsFile, where: str, *, head: str = "adapt") -> Fitted:
     """Name a file's tensors as the model does, adapt what can be adapted, and refuse what does not fit."""
     check_edits(model, file, where)
     twin = files.on_meta(file.config, where, file.edits) if file.config is not None else None
@@ -168,7 +166,7 @@ def fit(model: Model, file: files.WeightsFile, where: str, *, head: str = "adapt
     return Fitted({name: tensor.to(wanted[name].dtype) for name, tensor in tensors.items()}, meant, report)
 
 
-def put(model: Model, fitted: Fitted, file: files.WeightsFile, *, assign: bool = False) -> None:
+def put(model: Model, fitted: Fitted, file: WeightsFile, *, assign: bool = False) -> None:
     """Copy what was fitted to a model of this shape, and what the file says about images and classes."""
     take_parts(model, fitted.meant)
     model.load_state_dict(fitted.tensors, strict=False, assign=assign)
@@ -197,7 +195,7 @@ def take_parts(model: Model, meant: Model) -> None:
     model.config = meant.config
 
 
-def check_edits(model: Model, file: files.WeightsFile, where: str) -> None:
+def check_edits(model: Model, file: WeightsFile, where: str) -> None:
     """Refuse weights of an edited model for one without these edits: it would compute something else."""
     if model.edits[: len(file.edits)] != file.edits:
         given = ", ".join(map(str, file.edits))
@@ -228,7 +226,9 @@ def readings(theirs: dict[str, Tensor], maps: Iterable[KeyMap]) -> Iterator[Tran
 
 def under_whole_names(found: Translation, names: Mapping[str, str]) -> Translation:
     """The same with all that was taken from the file's names put back, and a note about it."""
-    origin = {ours: " + ".join(names.get(one, one) for one in theirs.split(" + ")) for ours, theirs in found.origin.items()}
+    origin = {
+        ours: " + ".join(names.get(one, one) for one in theirs.split(" + ")) for ours, theirs in found.origin.items()
+    }
     unmapped, unused = ([names.get(name, name) for name in row] for row in (found.unmapped, found.unused))
     prefix = prefix_of(names)
     notes = [*found.notes, f"the prefix {prefix!r} was taken from their names"] if prefix else found.notes

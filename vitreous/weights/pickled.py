@@ -1,8 +1,8 @@
 """Torch checkpoints, read by torch's safe loader: tensors as they are, harmless company as blanks, nothing else at all.
 
-Training scripts keep arguments, metrics and an optimizer's memory beside the weights. What is harmless of that has a row
-in ``BLANKS``, and even there no foreign type is built: a :class:`Blank` takes its place. Any other name that a file asks
-for is refused.
+Training scripts keep arguments, metrics and an optimizer's memory beside the weights. What is harmless of that has a
+row in ``BLANKS``, and even there no foreign type is built: a :class:`Blank` takes its place. Any other name that a file
+asks for is refused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HARMLESS = {
     "argparse": "Namespace",
     "types": "SimpleNamespace",
     "numpy": "dtype ndarray float16 float32 float64 int8 int16 int32 int64 uint8 bool bool_",
-    "numpy.dtypes": "Float16DType Float32DType Float64DType Int8DType Int16DType Int32DType Int64DType UInt8DType BoolDType",
+    "numpy.dtypes": "BoolDType Float16DType Float32DType Float64DType Int8DType Int16DType Int32DType Int64DType",
     "numpy.core.multiarray": "scalar _reconstruct",
     "numpy._core.multiarray": "scalar _reconstruct",
     "numpy._core.numeric": "_frombuffer",
@@ -121,7 +121,9 @@ def check_tensors(tensors: Mapping[Any, Tensor], path: Path) -> None:
         if kind:
             raise ValueError(f"{path}: {name:.80} is {kind}, no plain tensor; save a plain state_dict")
         if math.prod(tensor.shape) * tensor.element_size() > size:
-            raise ValueError(f"{path}: {name:.80} claims the shape {tuple(tensor.shape)}, more than the whole file holds")
+            raise ValueError(
+                f"{path}: {name:.80} claims the shape {tuple(tensor.shape)}, more than the whole file holds"
+            )
 
 
 def odd_kind(tensor: Tensor) -> str:

@@ -1,7 +1,7 @@
 """What wrappers put before every name of a state dict, taken away for all key maps alike.
 
-DDP puts ``module.`` there, torch.compile ``_orig_mod.``, Lightning ``model.``, transformers ``vit.``, JAX ``params/``, and
-everybody's own class the name of its attribute; and all of them wrap each other.
+DDP puts ``module.`` there, torch.compile ``_orig_mod.``, Lightning ``model.``, transformers ``vit.``, JAX ``params/``,
+and everybody's own class the name of its attribute; and all of them wrap each other.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 
 from vitreous.options import did_you_mean
 from vitreous.spec import HALF, IMAGENET_MEAN, IMAGENET_STD, Labels, Preprocess, Spec
-from vitreous.weights.files import first_line
+from vitreous.weights.reading import first_line
 
 
 @dataclass(frozen=True)

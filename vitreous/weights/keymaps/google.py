@@ -39,7 +39,9 @@ def google_names() -> tuple[tuple[str, Name], ...]:
     ):
         rows += [(f"{ours}.{mine}", f"{theirs}/{other}") for mine, other in parts.items()]
     for mine, other in MATRIX.items():
-        rows.append((f"layers.{{i}}.mixer.qkv.{mine}", tuple(f"{ATTENTION}/{p}/{other}" for p in ("query", "key", "value"))))
+        rows.append(
+            (f"layers.{{i}}.mixer.qkv.{mine}", tuple(f"{ATTENTION}/{p}/{other}" for p in ("query", "key", "value")))
+        )
     return tuple(rows)
 
 
@@ -78,7 +80,11 @@ def apart(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for name, tensor in theirs.items():
         found = STACKED.fullmatch(name)
-        parts = {f"{found[1]}_{index}/{found[2]}": block for index, block in enumerate(tensor)} if found and tensor.ndim else {}
+        parts = (
+            {f"{found[1]}_{index}/{found[2]}": block for index, block in enumerate(tensor)}
+            if found and tensor.ndim
+            else {}
+        )
         tensors |= parts or {name: tensor}
     return tensors
 

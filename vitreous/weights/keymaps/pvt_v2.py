@@ -6,7 +6,6 @@ from vitreous.models.pvt_v2 import PVTv2Config
 from vitreous.weights.keymaps import KeyMap
 from vitreous.weights.keymaps.pvt import every_stage
 
-
 BLOCK = "stages.{i}.blocks.{j}"
 TIMM = KeyMap(
     "timm",
