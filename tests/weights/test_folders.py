@@ -11,7 +11,6 @@ from timm.models._hub import save_for_hf
 
 import vitreous as vt
 from tests.parity import TOLERANCE, error, fill
-from vitreous.weights.published import imagenet_ids
 
 VIT = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 96, "image_size": 32}
 NAMES = {"id2label": {0: "cat", 1: "dog", 2: "owl"}, "label2id": {"cat": 0, "dog": 1, "owl": 2}}
@@ -225,8 +224,12 @@ BAD = {
         r"with settings of its own \(act_layer\); name it with model=",
     ),
     "absurd": ({"config__json": {"model_type": "vit", "num_hidden_layers": 10**9}}, "depth must lie"),
-    "too wide": ({"config__json": {"model_type": "vit", "hidden_size": 3 * 10**8}}, "dim must be at most"),
-    "wide": ({"config__json": {"model_type": "vit", "hidden_size": 3 << 20}}, "does not fit ViT"),
+    "too wide": (
+        {"config__json": {"model_type": "vit", "hidden_size": 3 * 10**8, "num_hidden_layers": 1}},
+        "dim must be at most",
+    ),
+    "wide": ({"config__json": {"model_type": "vit", "hidden_size": 3 << 18, "num_hidden_layers": 1}}, "does not fit"),
+    "deep": ({"config__json": {"model_type": "vit"}}, "config.json: a config of 12 blocks cannot belong to"),
 }  # fmt: skip
 
 
@@ -241,9 +244,3 @@ def test_bad_folders_are_one_line_that_says_what_to_do(kind, tmp_path):
     with pytest.raises(ValueError, match=message) as caught:
         vt.load(tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_ids_of_imagenet_in_the_order_of_its_labels():
-    ids = imagenet_ids()
-    assert len(set(ids)) == 1000
-    assert list(ids) == sorted(ids)

@@ -288,7 +288,7 @@ BAD_FILES = {
     "beyond memory": (lambda p: changed_config(p, num_registers=10**30), "no model can be built from its config"),
     "nested to no end": (lambda p: rewrite(p, config="[" * 100_000), "description is not valid"),
     "absurd depth": (lambda p: changed_config(p, depth=10**9), "depth must lie between 1 and 1024"),
-    "absurd width": (lambda p: changed_config(p, dim=3 * 10**8), "dim must be at most 16,777,216"),
+    "absurd width": (lambda p: changed_config(p, dim=3 * 10**8), "dim must be at most 1,048,576"),
     "fewer blocks than said": (lambda p: changed_config(p, depth=3), "12 missing"),
     "more blocks than said": (lambda p: changed_config(p, depth=1), "12 unknown"),
     "labels of another count": (

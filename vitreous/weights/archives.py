@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.files import open_file
+from vitreous.weights.bounds import check_number
 
 BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError)
 #: How much larger than the file its arrays may be: weights hardly shrink by compression, but a small file may.
@@ -35,6 +36,7 @@ def is_npz(entries: list[zipfile.ZipInfo]) -> bool:
 
 def read_npz(path: Path, entries: list[zipfile.ZipInfo]) -> dict[str, Tensor]:
     """Every array as a tensor, under the name it has there; no pickle is read."""
+    check_number(len(entries))
     total, size = sum(entry.file_size for entry in entries), path.stat().st_size
     if total > MOST_GROWTH * size + SMALL:
         raise ValueError(f"{path} would unpack {size:,} bytes to {total:,}, which no weights do; fetch it again")

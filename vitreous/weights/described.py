@@ -16,12 +16,12 @@ from vitreous.models.swin import SwinConfig
 from vitreous.models.vit import ViTConfig
 from vitreous.options import did_you_mean
 from vitreous.spec import Interpolation, Labels, Preprocess, Spec, pair
+from vitreous.weights.bounds import LONGEST_TEXT
 from vitreous.weights.formats import strict_json
 from vitreous.weights.published import PUBLISHED
 from vitreous.weights.reading import describe
 
 Json = Mapping[str, Any]
-LARGEST = 1 << 24  # bytes of a description
 #: Those of timm's settings that a config takes, or that matter in training alone.
 SETTINGS = {"img_size", "in_chans", "num_classes", "global_pool", "drop_rate", "drop_path_rate"}
 #: Pillow's numbers; its Lanczos filter (1) is nearest to the bicubic one.
@@ -64,9 +64,9 @@ def describe_model(folder: Path) -> Described:
 def read_json(path: Path) -> dict[str, Any]:
     """An object of JSON from a file of unknown origin."""
     with open_file(path) as file:
-        content = file.read(LARGEST + 1)
+        content = file.read(LONGEST_TEXT + 1)
     try:
-        data = strict_json(content.decode()) if len(content) <= LARGEST else None
+        data = strict_json(content.decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({describe(error)}); fetch it again") from None
     if not isinstance(data, dict):

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from vitreous.files import files_below
+from vitreous.weights.bounds import check_blocks
 from vitreous.weights.described import Described, describe_model, read_json
 from vitreous.weights.reading import WeightsFile, read_file, shorten
 
@@ -31,6 +32,10 @@ def read_folder(folder: Path) -> WeightsFile:
     if file.spec is not None:
         return file
     found = describe_model(folder) if os.path.lexists(folder / "config.json") else Described()
+    try:
+        check_blocks(found.config, len(file.tensors))
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'}: {error}") from None
     return replace(file, config=found.config, spec=found.spec, unknown=found.unknown, foreign=True)
 
 

@@ -18,6 +18,7 @@ from vitreous.models import FAMILIES
 from vitreous.models.base import Model, ModelConfig
 from vitreous.models.edit import Edit
 from vitreous.spec import Spec
+from vitreous.weights.bounds import LONGEST_TEXT, MOST_EDITS
 
 FORMAT, VERSION = "vitreous", 2
 
@@ -67,7 +68,9 @@ def parse_metadata(metadata: Mapping[str, str]) -> tuple[ModelConfig | None, tup
     options = strict_json(metadata["config"])
     edits = strict_json(metadata["edits"]) if version > 1 else edits_of_version_1(options)
     if not isinstance(edits, list):
-        raise ValueError(f"edits must be a list, got {edits!r}")
+        raise ValueError(f"edits must be a list, got {edits!r:.80}")
+    if len(edits) > MOST_EDITS:
+        raise ValueError(f"{len(edits):,} edits are more than {MOST_EDITS}")
     replayed = tuple(find_edit(edit) for edit in edits)
     if metadata["family"] not in FAMILIES:
         return None, replayed, spec
@@ -78,6 +81,8 @@ def parse_metadata(metadata: Mapping[str, str]) -> tuple[ModelConfig | None, tup
 
 def strict_json(text: str) -> Any:
     """JSON without the numbers that are none, which Python reads: NaN, Infinity, and 1e999."""
+    if len(text) > LONGEST_TEXT:
+        raise ValueError(f"{len(text):,} characters are more than any description has")
     return json.loads(text, parse_constant=finite, parse_float=finite)
 
 

@@ -169,7 +169,10 @@ def fit(model: Model, file: WeightsFile, where: str, *, head: str = "adapt") -> 
 def put(model: Model, fitted: Fitted, file: WeightsFile, *, assign: bool = False) -> None:
     """Copy what was fitted to a model of this shape, and what the file says about images and classes."""
     take_parts(model, fitted.meant)
-    model.load_state_dict(fitted.tensors, strict=False, assign=assign)
+    tensors = fitted.tensors
+    if assign:  # copied: a file that changes on the disk would change the model, or kill the process
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    model.load_state_dict(tensors, strict=False, assign=assign)
     if file.spec is not None and (file.config is not None or file.foreign):
         num_classes = len(file.spec.labels) if file.config is None else file.config.num_classes
         adopt_spec(model, file.spec, keep_names=model.config.num_classes == num_classes)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from vitreous.files import open_file
+from vitreous.weights.bounds import check_number
 
 #: Where checkpoints keep their weights, when they are not at the top; averaged ones first, as timm has it.
 PARTS = ("state_dict_ema", "model_ema", "state_dict", "model", "teacher", "student")
@@ -114,6 +115,7 @@ def check_archive(path: Path, entries: list[zipfile.ZipInfo]) -> None:
 def check_tensors(tensors: Mapping[Any, Tensor], path: Path) -> None:
     """Refuse what is no plain tensor under a plain name, or claims more values than the file has."""
     size = path.stat().st_size
+    check_number(len(tensors))
     for name, tensor in tensors.items():
         kind = odd_kind(tensor)
         if not isinstance(name, str):

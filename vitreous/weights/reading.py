@@ -14,13 +14,17 @@ from vitreous.models.base import ModelConfig
 from vitreous.models.edit import Edit
 from vitreous.spec import Spec
 from vitreous.weights.archives import entries_of, is_npz, read_npz
+from vitreous.weights.bounds import check_blocks, check_number
 from vitreous.weights.formats import FORMAT, parse_metadata
 from vitreous.weights.pickled import read_torch
 
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """The tensors of a file or folder, and what else it says: when Vitreous wrote it, everything."""
+    """The tensors of a file or folder, and what else it says: when Vitreous wrote it, everything.
+
+    Tensors may be the file on the disk, and are to be copied by whoever keeps them.
+    """
 
     tensors: dict[str, Tensor]
     config: ModelConfig | None = None
@@ -54,17 +58,22 @@ def read_file(path: Path) -> WeightsFile:
 
 
 def read_safetensors(path: Path) -> WeightsFile:
+    """The tensors are the file itself, mapped into memory: nothing is read of those that fit nowhere."""
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            # cloned: a mapped file that changes on disk would change the model, or kill the process
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
+            metadata, names = file.metadata() or {}, list(file.keys())
+            check_number(len(names))
+            tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path} is damaged or cut off ({error}); fetch or save it again") from None
+    except RuntimeError as error:
+        raise ValueError(f"{path} cannot be mapped into memory ({first_line(error)})") from None
     if metadata.get("format") != FORMAT:
         return WeightsFile(tensors)
     try:
-        return WeightsFile(tensors, *parse_metadata(metadata))
+        config, edits, spec = parse_metadata(metadata)
+        check_blocks(config, len(tensors))
+        return WeightsFile(tensors, config, edits, spec)
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path}: its description is not valid ({describe(error)})") from None
 
