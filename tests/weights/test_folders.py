@@ -7,10 +7,12 @@ import safetensors.torch
 import timm
 import torch
 import transformers
+from PIL import Image
 from timm.models._hub import save_for_hf
 
 import vitreous as vt
 from tests.parity import TOLERANCE, error, fill
+from vitreous.cli import main
 
 VIT = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 96, "image_size": 32}
 NAMES = {"id2label": {0: "cat", 1: "dog", 2: "owl"}, "label2id": {"cat": 0, "dog": 1, "owl": 2}}
@@ -181,6 +183,20 @@ def test_a_folder_of_a_run(tmp_path):
     for made in (vt.load(tmp_path), vt.Predictor(tmp_path).model, vt.load(str(tmp_path))):
         assert made.spec.labels.names == ("a", "b")
         assert torch.equal(made.eval()(images), model(images))
+
+
+def test_predicting_with_a_folder(tmp_path, capsys):
+    THEIRS["ViT"](**NAMES).save_pretrained(tmp_path / "model")
+    Image.new("RGB", (40, 40), (90, 120, 30)).save(tmp_path / "image.png")
+    assert main(["predict", str(tmp_path / "model"), str(tmp_path / "image.png"), "--format", "jsonl"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert all(name in line for name in ("cat", "dog", "owl"))
+    assert main(["predict", str(tmp_path), str(tmp_path / "image.png")]) == 2
+    error = capsys.readouterr().err
+    assert "a folder without weights" in error
+    assert "it holds image.png, model/" in error
+    report = vt.load_weights(vt.load(tmp_path / "model"), tmp_path / "model")
+    assert "there is no preprocessor_config.json: images are prepared as for ImageNet" in report.notes
 
 
 def write(folder, **files):

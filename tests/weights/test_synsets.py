@@ -47,7 +47,7 @@ def test_ids_stand_where_the_names_do():
 def test_by_id_and_by_name(classes, columns):
     assert match_classes(imagenet_model(), of(*classes)) == columns
     synonyms = [f"{name}, another name" for name in imagenet_labels()]  # as in transformers' files
-    if all(name.startswith("n0") or name.startswith("n1") for name in classes):
+    if all(name.startswith(("n0", "n1")) for name in classes):
         assert match_classes(imagenet_model(synonyms), of(*classes)) == columns
 
 

@@ -41,6 +41,7 @@ class Described:
     config: ModelConfig | None = None
     spec: Spec | None = None
     unknown: str = ""
+    notes: tuple[str, ...] = ()  # what was assumed
 
 
 def describe_model(folder: Path) -> Described:
@@ -50,13 +51,13 @@ def describe_model(folder: Path) -> Described:
     try:
         if isinstance(data.get("architecture"), str):
             return timm_model(data)
-        spec = Spec(
-            preprocess_of(read_json(beside)) if beside.is_file() else Preprocess(), labels_of(data.get("id2label"))
-        )
+        notes = () if beside.is_file() else (f"there is no {beside.name}: images are prepared as for ImageNet",)
+        preprocess = Preprocess() if notes else preprocess_of(read_json(beside))
+        spec = Spec(preprocess, labels_of(data.get("id2label")))
         kind = data.get("model_type")
         if kind not in TRANSFORMERS:
             return Described(None, spec, f"has a config.json of the model type {kind!r}, which is not known here")
-        return Described(with_classes(TRANSFORMERS[kind](data), spec), spec)
+        return Described(with_classes(TRANSFORMERS[kind](data), spec), spec, notes=notes)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         return Described(unknown=f"has a config.json from which no model follows ({describe(error)})")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitreous.files import files_below
+from vitreous.files import CannotRead
 from vitreous.weights.bounds import check_blocks
 from vitreous.weights.described import Described, describe_model, read_json
 from vitreous.weights.reading import WeightsFile, read_file, shorten
@@ -36,11 +36,16 @@ def read_folder(folder: Path) -> WeightsFile:
         check_blocks(found.config, len(file.tensors))
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from None
-    return replace(file, config=found.config, spec=found.spec, unknown=found.unknown, foreign=True)
+    return replace(
+        file, config=found.config, spec=found.spec, unknown=found.unknown, notes=file.notes + found.notes, foreign=True
+    )
 
 
 def contents(folder: Path) -> str:
-    names = sorted(os.path.relpath(path, folder) for path in files_below(folder))
+    try:
+        names = sorted(entry.name + "/" * entry.is_dir() for entry in os.scandir(folder))
+    except OSError as error:
+        raise CannotRead(error.errno, error.strerror, str(folder)) from None
     return f"it holds {shorten(names)}; name the weights file itself" if names else "it is empty"
 
 

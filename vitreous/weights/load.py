@@ -22,16 +22,16 @@ from vitreous.weights.reading import WeightsFile
 
 #: What torch's averaged models count beside the weights.
 COUNTERS = ("n_averaged",)
-
 UNDESCRIBED = "does not say which model it belongs to (not written by vt.save, or a config of your own)"
 
 
 def load(source: str | os.PathLike[str], *, model: str | ModelConfig | None = None, **overrides: Any) -> Model:
-    """A whole model: from a file that :func:`vitreous.save` wrote, a public weight by name, or a foreign file.
+    """A whole model: from a file that :func:`vitreous.save` wrote, a public weight by name, or others' files.
 
     It computes in float32 whatever the file's precision.
 
     >>> load("cat.safetensors")
+    >>> load("runs/mine")                              # the model of a run, or a folder of transformers or timm
     >>> load("deit_tiny_16.in1k", num_classes=10)      # fetched once, then cached; a new head
     >>> load("deit.pth", model="deit_tiny_16")         # its number of classes is taken from the file
     """
@@ -103,9 +103,10 @@ def load_weights(
 ) -> LoadReport:
     """Copy weights into ``model``, under our names or those of timm, transformers, torchvision or the originals.
 
-    ``source`` is a file, a state dict or the name of a public weight. Positions are resampled to the model's grid and
-    RGB filters adapted to its channels. When the number of classes differs the head stays fresh (``head="strict"``
-    makes that an error). Whatever else does not fit is an error that lists it, and then the model is left as it was.
+    ``source`` is a file, a folder, a state dict or the name of a public weight. What wrappers such as DDP put before
+    names is taken away, positions are resampled to the model's grid and RGB filters adapted to its channels. When the
+    number of classes differs the head stays fresh (``head="strict"`` makes that an error). Whatever else does not fit
+    is an error that lists it, and then the model is left as it was.
     """
     if head not in ("adapt", "strict"):
         raise ValueError(f"head must be 'adapt' or 'strict', got {head!r}")
