@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
@@ -31,6 +32,9 @@ from vitreous.tasks.metrics import PerClass, confusion, per_class
 from vitreous.tasks.multilabel import MultiLabel
 from vitreous.train.measure import measure
 from vitreous.train.parallel import World
+from vitreous.weights.published import are_imagenets, imagenet_ids
+
+WORDNET_ID = re.compile(r"n\d{8}")
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,7 @@ def choose_split(splits: Splits, split: str) -> Dataset:
 
 
 def match_classes(model: Model, data: Dataset) -> list[int]:
-    """The model's column for each class of the data."""
+    """The model's column for each class of the data, by its name, or for ImageNet's classes by their WordNet ids."""
     names = list(model.spec.labels.names)
     if not names:
         if model.config.num_classes != len(data.classes):
@@ -161,14 +165,17 @@ def match_classes(model: Model, data: Dataset) -> list[int]:
                 "train on this data, or name the model's classes with name_classes"
             )
         return list(range(len(data.classes)))
-    unknown = [name for name in data.classes if name not in names]
+    columns = {name: column for column, name in reversed(list(enumerate(names)))}
+    if any(WORDNET_ID.fullmatch(name) for name in data.classes) and are_imagenets(model.spec.labels):
+        columns = {name: column for column, name in enumerate(imagenet_ids())} | columns
+    unknown = [name for name in data.classes if name not in columns]
     if unknown:
         shown: Sequence[str] = unknown[:5]
         raise ValueError(
             f"{len(unknown)} of the data's {len(data.classes)} classes are unknown to the model: {', '.join(shown)}; "
             f"it knows {len(names)}: {', '.join(names[:5])} …"
         )
-    return [names.index(name) for name in data.classes]
+    return [columns[name] for name in data.classes]
 
 
 def preprocess_at(model: Model, image_size: int | Size | None) -> Preprocess:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from vitreous.models import FAMILIES
 from vitreous.models.base import Model, ModelConfig
 from vitreous.models.edit import Edit
 from vitreous.spec import Spec
+from vitreous.weights.bounds import LONGEST_TEXT, MOST_EDITS
 
 FORMAT, VERSION = "vitreous", 2
 
@@ -62,17 +64,32 @@ def parse_metadata(metadata: Mapping[str, str]) -> tuple[ModelConfig | None, tup
         raise ValueError(
             f"format version {version} was written by a newer Vitreous, this one reads up to {VERSION}; upgrade"
         )
-    spec = Spec.from_json(json.loads(metadata["spec"]))
-    options = json.loads(metadata["config"])
-    edits = json.loads(metadata["edits"]) if version > 1 else edits_of_version_1(options)
+    spec = Spec.from_json(strict_json(metadata["spec"]))
+    options = strict_json(metadata["config"])
+    edits = strict_json(metadata["edits"]) if version > 1 else edits_of_version_1(options)
     if not isinstance(edits, list):
-        raise ValueError(f"edits must be a list, got {edits!r}")
+        raise ValueError(f"edits must be a list, got {edits!r:.80}")
+    if len(edits) > MOST_EDITS:
+        raise ValueError(f"{len(edits):,} edits are more than {MOST_EDITS}")
     replayed = tuple(find_edit(edit) for edit in edits)
     if metadata["family"] not in FAMILIES:
         return None, replayed, spec
     config = FAMILIES[metadata["family"]].config().override(**options)
     spec.labels.check(config.num_classes)
     return config, replayed, spec
+
+
+def strict_json(text: str) -> Any:
+    """JSON without the numbers that are none, which Python reads: NaN, Infinity, and 1e999."""
+    if len(text) > LONGEST_TEXT:
+        raise ValueError(f"{len(text):,} characters are more than any description has")
+    return json.loads(text, parse_constant=finite, parse_float=finite)
+
+
+def finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is no number")
+    return number
 
 
 def edits_of_version_1(options: Any) -> list[str]:

@@ -2,68 +2,58 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
-from vitreous.layers.position import Grid, Learned, LearnedAxes, RelativeBias
-from vitreous.models import create_model, find_config
+from vitreous.models import find_config
 from vitreous.models.base import Backbone, Model, ModelConfig
 from vitreous.models.edit import rebuild
 from vitreous.spec import Spec
 from vitreous.weights import files, published
-from vitreous.weights.keymaps import Translation, keymaps_of
+from vitreous.weights.fit import LoadReport as LoadReport
+from vitreous.weights.fit import check_dtypes, check_fit, fit_channels, fit_head, fit_positions
+from vitreous.weights.keymaps import KeyMap, Translation, keymaps_of
+from vitreous.weights.prefixes import prefix_of, unwrapped
+from vitreous.weights.reading import WeightsFile
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-POSITIONS = (Learned, LearnedAxes, RelativeBias)
-
-
-@dataclass
-class LoadReport:
-    """What happened to the weights; ``print(report)`` says it in words."""
-
-    source: str
-    num_loaded: int = 0
-    adapted: list[str] = field(default_factory=list)  # changed to fit, and how
-    fresh: list[str] = field(default_factory=list)  # kept at their initial values
-    unused: list[str] = field(default_factory=list)  # in the file, without a place here
-
-    def __str__(self) -> str:
-        lines = [f"loaded {self.num_loaded} tensors, named as in {self.source}"]
-        lines += [f"  adapted: {line}" for line in self.adapted]
-        lines += [f"  new, untrained: {name}" for name in self.fresh]
-        lines += [f"  not needed: {name}" for name in self.unused]
-        return "\n".join(lines)
+#: What torch's averaged models count beside the weights.
+COUNTERS = ("n_averaged",)
+UNDESCRIBED = "does not say which model it belongs to (not written by vt.save, or a config of your own)"
 
 
 def load(source: str | os.PathLike[str], *, model: str | ModelConfig | None = None, **overrides: Any) -> Model:
-    """A whole model: from a file that :func:`vitreous.save` wrote, a public weight by name, or a foreign file.
+    """A whole model: from a file that :func:`vitreous.save` wrote, a public weight by name, or others' files.
 
     It computes in float32 whatever the file's precision.
 
     >>> load("cat.safetensors")
+    >>> load("runs/mine")                              # the model of a run, or a folder of transformers or timm
     >>> load("deit_tiny_16.in1k", num_classes=10)      # fetched once, then cached; a new head
     >>> load("deit.pth", model="deit_tiny_16")         # its number of classes is taken from the file
     """
     if is_name(source):
         return load_published(str(source), overrides)
-    file = files.read(source)
-    if file.config is None:
-        return load_foreign(file, str(source), model, overrides)
+    where, file = str(source), files.read(source)
+    if file.foreign or file.config is None:
+        return load_foreign(file, where, model, overrides)
     if model is not None:
         raise ValueError(f"{source} says itself which model it holds; leave out model={model!r}")
-    result = files.on_meta(file.config, str(source), file.edits)
-    in_file = not overrides and is_all_stored(result)
-    if not in_file:
-        result = rebuild(file.config.override(**overrides), file.edits)
-    install(result, file, str(source), assign=in_file)
-    return result
+    return create(file.config.override(**overrides), file, where, assign=not overrides)
+
+
+def create(config: ModelConfig, file: WeightsFile, where: str, *, head: str = "adapt", assign: bool = False) -> Model:
+    """Build a model with a file's weights. What the file claims is checked before any memory is taken for it."""
+    model = files.on_meta(config, where, file.edits)
+    fitted = fit(model, file, where, head=head)
+    assign = assign and is_all_stored(model)
+    if not assign:
+        model = rebuild(config, file.edits)
+    put(model, fitted, file, assign=assign)
+    return model
 
 
 def is_all_stored(model: Model) -> bool:
@@ -73,40 +63,36 @@ def is_all_stored(model: Model) -> bool:
 
 def load_published(name: str, overrides: dict[str, Any]) -> Model:
     weights = published.find(name)
-    path = published.fetch(weights)
     config = find_config(weights.model).override(**weights.config)
-    model = create_model(config, **overrides)
-    same_head = model.config.num_classes == weights.num_classes
-    file = replace(files.read(path), config=config, spec=weights.spec())
-    install(model, file, name, head="strict" if same_head else "adapt", foreign=True)
-    return model
+    wanted = config.override(**overrides)
+    same_head = wanted.num_classes == weights.num_classes
+    file = replace(files.read(published.fetch(weights)), config=config, spec=weights.spec(), foreign=True)
+    return create(wanted, file, name, head="strict" if same_head else "adapt")
 
 
-def load_foreign(
-    file: files.WeightsFile, where: str, model: str | ModelConfig | None, overrides: dict[str, Any]
-) -> Model:
-    """The caller names the model; the number of classes is read off the tensors."""
-    if model is None:
+def load_foreign(file: WeightsFile, where: str, model: str | ModelConfig | None, overrides: dict[str, Any]) -> Model:
+    """The caller or a folder's description names the model; the number of classes is read off the tensors."""
+    config = file.config if model is None else find_config(model)
+    if config is None:
         raise ValueError(
-            f"{where} does not say which model it belongs to (not written by vt.save, or a config of your own); "
+            f"{where} {file.unknown or UNDESCRIBED}; "
             "name it with model='deit_tiny_16', on the command line with --model deit_tiny_16"
         )
-    config = find_config(model)
-    tensors = translate(files.on_meta(config, where, file.edits), file.tensors).tensors
-    bias = tensors.get("head.bias")
+    bias = translate(files.on_meta(config, where, file.edits), file.tensors).tensors.get("head.bias")
     num_classes = len(bias) if bias is not None and bias.ndim == 1 else 0
-    result = rebuild(config.override(**({"num_classes": num_classes} | overrides)), file.edits)
-    install(result, file, where)
-    if result.config.num_classes == num_classes == 1000:
+    config = config.override(num_classes=num_classes)
+    file = replace(file, config=config if model is None else None)
+    result = create(config.override(**overrides), file, where)
+    if result.config.num_classes == num_classes == 1000 and not result.spec.labels.names:
         result.name_classes(published.imagenet_labels().names)
     return result
 
 
 def is_name(source: str | os.PathLike[str]) -> bool:
-    """``vit_tiny_16.augreg_in21k`` is a name; anything with a folder or a known ending is a path."""
+    """``vit_tiny_16.augreg_in21k`` is a name; what is there, has a folder or a known ending is a path."""
     text = str(source)
-    endings = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
-    return isinstance(source, str) and not Path(text).exists() and os.sep not in text and not text.endswith(endings)
+    endings = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz")
+    return isinstance(source, str) and not os.path.lexists(text) and os.sep not in text and not text.endswith(endings)
 
 
 def load_weights(
@@ -117,9 +103,10 @@ def load_weights(
 ) -> LoadReport:
     """Copy weights into ``model``, under our names or those of timm, transformers, torchvision or the originals.
 
-    ``source`` is a file, a state dict or the name of a public weight. Positions are resampled to the model's grid and
-    RGB filters adapted to its channels. When the number of classes differs the head stays fresh (``head="strict"``
-    makes that an error). Whatever else does not fit is an error that lists it, and then the model is left as it was.
+    ``source`` is a file, a folder, a state dict or the name of a public weight. What wrappers such as DDP put before
+    names is taken away, positions are resampled to the model's grid and RGB filters adapted to its channels. When the
+    number of classes differs the head stays fresh (``head="strict"`` makes that an error). Whatever else does not fit
+    is an error that lists it, and then the model is left as it was.
     """
     if head not in ("adapt", "strict"):
         raise ValueError(f"head must be 'adapt' or 'strict', got {head!r}")
@@ -128,7 +115,7 @@ def load_weights(
         model.spec = replace(model.spec, preprocess=model.backbone.spec.preprocess)
         return report
     if isinstance(source, Mapping):
-        return install(model, files.WeightsFile(dict(source)), "the given tensors", head=head)
+        return install(model, WeightsFile(dict(source)), "the given tensors", head=head)
     if is_name(source) and source in published.PUBLISHED:
         known = published.find(str(source))
         report = install(model, files.read(published.fetch(known)), str(source), head=head)
@@ -140,180 +127,116 @@ def load_weights(
 def holds_whole(model: Model, source: str | os.PathLike[str] | Mapping[str, Tensor]) -> bool:
     """Whether weights are those of such a model, and not of its backbone alone."""
     if isinstance(source, Mapping):
-        return any(name in source for name in model.state_dict())
+        return any(name in names for names in unwrapped(source) for name in model.state_dict())
     return not is_name(source) and holds_whole(model, files.read(source).tensors)
 
 
-def install(
-    model: Model,
-    file: files.WeightsFile,
-    where: str,
-    *,
-    head: str = "adapt",
-    assign: bool = False,
-    foreign: bool = False,
-) -> LoadReport:
-    """Everything that :func:`load` and :func:`load_weights` share: name, fit, check, copy, tell."""
+@dataclass(frozen=True)
+class Fitted:
+    """Tensors that a model takes as they are; ``meant`` is the model, or what its weights make of it."""
+
+    tensors: dict[str, Tensor]
+    meant: Model
+    report: LoadReport
+
+
+def install(model: Model, file: WeightsFile, where: str, *, head: str = "adapt") -> LoadReport:
+    fitted = fit(model, file, where, head=head)
+    put(model, fitted, file)
+    return fitted.report
+
+
+def fit(model: Model, file: WeightsFile, where: str, *, head: str = "adapt") -> Fitted:
+    """Name a file's tensors as the model does, adapt what can be adapted, and refuse what does not fit."""
     check_edits(model, file, where)
     twin = files.on_meta(file.config, where, file.edits) if file.config is not None else None
-    if twin is not None and not foreign:
+    if twin is not None and not file.foreign:
         check_fit(twin, file.tensors, where)
         translation = Translation("Vitreous", dict(file.tensors))
     else:
         translation = translate(model, file.tensors)
-    report = LoadReport(translation.source, unused=translation.unused)
-    tensors = dict(translation.tensors)
-    wanted = model.state_dict()
+    report = LoadReport(translation.source, notes=[*file.notes, *translation.notes], unused=translation.unused)
+    tensors, meant = dict(translation.tensors), as_meant(model, translation, report)
+    wanted = meant.state_dict()
     check_dtypes(wanted, tensors, where)
-    fit_head(model, tensors, report, head=head)
-    fit_channels(model, tensors, report)
-    fit_positions(model, tensors, report, twin)
-    check_fit(model, tensors, where, translation, may_miss=report.fresh)
-    tensors = {name: tensor.to(wanted[name].dtype) for name, tensor in tensors.items()}
-    model.load_state_dict(tensors, strict=False, assign=assign)
+    fit_head(meant, tensors, report, head=head)
+    fit_channels(meant, tensors, report)
+    fit_positions(meant, tensors, report, twin)
+    check_fit(meant, tensors, where, translation, may_miss=report.fresh)
     report.num_loaded = len(tensors)
-    if file.spec is not None and file.config is not None:
-        adopt_spec(model, file.spec, keep_names=model.config.num_classes == file.config.num_classes)
-    return report
+    return Fitted({name: tensor.to(wanted[name].dtype) for name, tensor in tensors.items()}, meant, report)
 
 
-def check_edits(model: Model, file: files.WeightsFile, where: str) -> None:
+def put(model: Model, fitted: Fitted, file: WeightsFile, *, assign: bool = False) -> None:
+    """Copy what was fitted to a model of this shape, and what the file says about images and classes."""
+    take_parts(model, fitted.meant)
+    tensors = fitted.tensors
+    if assign:  # copied: a file that changes on the disk would change the model, or kill the process
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    model.load_state_dict(tensors, strict=False, assign=assign)
+    if file.spec is not None and (file.config is not None or file.foreign):
+        num_classes = len(file.spec.labels) if file.config is None else file.config.num_classes
+        adopt_spec(model, file.spec, keep_names=model.config.num_classes == num_classes)
+
+
+def as_meant(model: Model, translation: Translation, report: LoadReport) -> Model:
+    """The model, or on the meta device one with the options that the weights' origin decides."""
+    changed = {name: value for name, value in translation.options.items() if getattr(model.config, name) != value}
+    if not changed:
+        return model
+    report.notes += [f"{name} is {value!r}, as {translation.source} has it" for name, value in changed.items()]
+    return files.on_meta(model.config.override(**changed), translation.source, model.edits)
+
+
+def take_parts(model: Model, meant: Model) -> None:
+    """Give a model the parts in which it differs from what its weights mean, still without values."""
+    if meant.config == model.config:
+        return
+    like = next(model.parameters())
+    for name, part in meant.named_children():
+        if type(part) is not type(model.get_submodule(name)):
+            setattr(model, name, part.to_empty(device=like.device).to(like.dtype).train(model.training))
+    model.config = meant.config
+
+
+def check_edits(model: Model, file: WeightsFile, where: str) -> None:
     """Refuse weights of an edited model for one without these edits: it would compute something else."""
     if model.edits[: len(file.edits)] != file.edits:
         given = ", ".join(map(str, file.edits))
         raise ValueError(f"{where} holds a model with the edits {given}; load it with vt.load, or edit this one alike")
 
 
-def translate(model: Model, tensors: dict[str, Tensor]) -> Translation:
-    """The tensors under our names, by whichever key map explains most of them."""
-    ours = set(model.state_dict())
-    best = Translation("Vitreous", dict(tensors))
-    most = len(ours & tensors.keys())
-    for keymap in keymaps_of(model):
-        translation = keymap.translate(tensors)
-        if (num_known := len(ours & translation.tensors.keys())) > most:
-            best, most = translation, num_known
+def translate(model: Model, tensors: Mapping[str, Tensor]) -> Translation:
+    """The tensors under our names, by whichever key map explains most of them, below whatever wraps them."""
+    ours, maps = set(model.state_dict()), keymaps_of(model)
+    counters = [name for name in tensors if name.rpartition(".")[2] in COUNTERS]
+    best, most = Translation("Vitreous", {}), -1
+    for names in unwrapped(name for name in tensors if name not in counters):
+        theirs = {name: tensors[whole] for name, whole in names.items()}
+        found = max(readings(theirs, maps), key=lambda found: len(ours & found.tensors.keys()))
+        if (num_known := len(ours & found.tensors.keys())) > most:
+            best, most = under_whole_names(found, names), num_known
+        if not found.unmapped and found.tensors.keys() <= ours:
+            break
+    best.unused.extend(counters)
     return best
 
 
-def fit_head(model: Model, tensors: dict[str, Tensor], report: LoadReport, *, head: str) -> None:
-    """Heads that are all there with another number of classes, or not there at all, stay as the model has them."""
-    num_classes = model.config.num_classes
-    keys = [f"{name}.{part}" for name in model.head_names for part in ("weight", "bias")]
-    known = model.state_dict() if num_classes else tensors
-    keys += [key for key in known if key.split(".")[0] in model.head_names and key not in keys]  # a hidden layer's
-    counts = {
-        name: len(bias) for name in model.head_names if (bias := tensors.get(f"{name}.bias")) is not None and bias.ndim
+def readings(theirs: dict[str, Tensor], maps: Iterable[KeyMap]) -> Iterator[Translation]:
+    yield Translation("Vitreous", dict(theirs), {name: name for name in theirs})
+    for keymap in maps:
+        yield keymap.translate(theirs)
+
+
+def under_whole_names(found: Translation, names: Mapping[str, str]) -> Translation:
+    """The same with all that was taken from the file's names put back, and a note about it."""
+    origin = {
+        ours: " + ".join(names.get(one, one) for one in theirs.split(" + ")) for ours, theirs in found.origin.items()
     }
-    if num_classes == 0:
-        report.unused += [key for key in keys if tensors.pop(key, None) is not None]
-        return
-    if any(key in tensors for key in keys) and not any(count != num_classes for count in counts.values()):
-        return
-    found = f"{next(iter(counts.values()))} classes" if counts else "no classifier"
-    if head == "strict":
-        raise ValueError(
-            f"the weights have {found}, the model {num_classes} classes; build it with the same number, "
-            "or use head='adapt' to start with a new head"
-        )
-    for key in keys:
-        tensors.pop(key, None)
-    report.fresh += keys
-    report.adapted.append(
-        f"{' and '.join(model.head_names)}: {found} in the file, {num_classes} in the model: a new one"
-    )
-
-
-def fit_channels(model: Model, tensors: dict[str, Tensor], report: LoadReport) -> None:
-    """Filters for RGB made to fit other pictures: those of the first convolution, and of others that see pixels too."""
-    wanted, own = model.config.num_channels, model.state_dict()
-    first = next((name for name, tensor in own.items() if tensor.ndim == 4), "")
-    if first not in tensors or tensors[first].ndim != 4 or tensors[first].shape[1] in (0, wanted):
-        return
-    given = tensors[first].shape[1]
-    for key, fitting in ((name, tensor.shape) for name, tensor in own.items() if name in tensors):
-        filters = tensors[key]
-        if filters.ndim == len(fitting) == 4 and filters.shape[1] == given and fitting[1] == wanted:
-            tensors[key], how = refit(filters, wanted)
-            report.adapted.append(f"{key}: {given} channels in the file, {wanted} in the model: {how}")
-
-
-def refit(filters: Tensor, wanted: int) -> tuple[Tensor, str]:
-    """Summed into one channel, or repeated and rescaled over others, so that responses keep their size."""
-    if wanted == 1:
-        return filters.sum(1, keepdim=True), "summed over channels"
-    given = filters.shape[1]
-    repeated = filters.repeat(1, -(-wanted // given), 1, 1)[:, :wanted]
-    return repeated * (given / wanted), "repeated and rescaled"
-
-
-def fit_positions(model: Model, tensors: dict[str, Tensor], report: LoadReport, twin: Model | None) -> None:
-    """Tables made for another grid are resampled. ``twin`` knows which; without it the grid is taken to be square."""
-    known = dict(twin.named_modules()) if twin is not None else {}
-    for path, module in model.named_modules():
-        if not isinstance(module, POSITIONS):
-            continue
-        for name, parameter in module.named_parameters(recurse=False):
-            given = tensors.get(f"{path}.{name}")
-            if given is None or not alike(given, parameter):
-                continue
-            maker = known.get(path)
-            old_grid = maker.grid if isinstance(maker, POSITIONS) else guess_grid(given, module)
-            if old_grid is not None:
-                fit_table(module, path, name, given, old_grid, tensors, report)
-
-
-def fit_table(
-    module: Learned | LearnedAxes | RelativeBias,
-    path: str,
-    name: str,
-    given: Tensor,
-    old_grid: Grid,
-    tensors: dict[str, Tensor],
-    report: LoadReport,
-) -> None:
-    try:
-        adapted = module.adapt(name, given, old_grid)
-    except ValueError:  # its rows make no sense for that grid: check_fit names both shapes
-        return
-    tensors[f"{path}.{name}"] = adapted
-    if old_grid != module.grid and adapted is not given:
-        report.adapted.append(f"{path}.{name}: made for a grid of {show(old_grid)}, resampled to {show(module.grid)}")
-    elif adapted is not given:
-        report.adapted.append(f"{path}.{name}: no rows for class and distillation token in the file: zeros added")
-
-
-def alike(given: Tensor, wanted: Tensor) -> bool:
-    """Equal in all but the number of rows."""
-    return given.ndim == wanted.ndim and given.shape[:-2] == wanted.shape[:-2] and given.shape[-1:] == wanted.shape[-1:]
-
-
-def guess_grid(table: Tensor, module: Learned | LearnedAxes | RelativeBias) -> Grid | None:
-    """The grid of a table whose file does not name it: a square if the count allows one, else the model's own."""
-    if isinstance(module, RelativeBias):
-        return guess_window(table, module)
-    if not isinstance(module, Learned):
-        return None
-    counts = [table.shape[1] - num_prefix for num_prefix in (module.num_prefix, 0)]
-    for count in counts:
-        side = math.isqrt(max(0, count))
-        if side and side * side == count:
-            return side, side
-        if count == module.grid[0] * module.grid[1]:
-            return module.grid
-    return None
-
-
-def guess_window(table: Tensor, module: RelativeBias) -> Grid | None:
-    """The square of s × s cells that a table of (2s − 1)² offsets was made for; None if it fits the module as it is."""
-    side = math.isqrt(table.shape[-2])
-    if table.shape == module.table.shape or side % 2 == 0 or side * side != table.shape[-2]:
-        return None
-    return (side + 1) // 2, (side + 1) // 2
-
-
-def show(grid: Grid) -> str:
-    return f"{grid[0]}×{grid[1]}"
+    unmapped, unused = ([names.get(name, name) for name in row] for row in (found.unmapped, found.unused))
+    prefix = prefix_of(names)
+    notes = [*found.notes, f"the prefix {prefix!r} was taken from their names"] if prefix else found.notes
+    return replace(found, origin=origin, unmapped=unmapped, unused=unused, notes=notes)
 
 
 def adopt_spec(model: Model, spec: Spec, *, keep_names: bool) -> None:
@@ -322,41 +245,3 @@ def adopt_spec(model: Model, spec: Spec, *, keep_names: bool) -> None:
     labels = spec.labels if keep_names and spec.labels.names else model.spec.labels
     task = spec.task if keep_names else model.spec.task
     model.spec = Spec(preprocess.with_channels(model.config.num_channels), labels, task)
-
-
-def check_dtypes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: str) -> None:
-    odd = [
-        f"{name} is {tensor.dtype}"
-        for name, tensor in tensors.items()
-        if tensor.dtype not in FLOATS and name in wanted and tensor.dtype != wanted[name].dtype
-    ]
-    if odd:
-        raise ValueError(f"{where} holds tensors that are no floating-point weights: {files.shorten(odd)}")
-
-
-def check_fit(
-    model: Model,
-    tensors: Mapping[str, Tensor],
-    where: str,
-    translation: Translation | None = None,
-    may_miss: list[str] | None = None,
-) -> None:
-    """Every tensor in its place with its shape, or one error that lists what is not, by the file's own names."""
-    origin = translation.origin if translation is not None else {}
-    wanted = model.state_dict()
-    missing = [name for name in wanted if name not in tensors and name not in (may_miss or [])]
-    unknown = [origin.get(name, name) for name in tensors if name not in wanted]
-    misfits = [
-        f"{origin.get(name, name)} is {tuple(tensor.shape)}, the model's {tuple(wanted[name].shape)}"
-        for name, tensor in tensors.items()
-        if name in wanted and tensor.shape != wanted[name].shape
-    ]
-    if translation is not None:
-        unknown += translation.unmapped
-    problems = [
-        f"{len(names)} {what} ({files.shorten(names)})"
-        for names, what in ((missing, "missing"), (unknown, "unknown"), (misfits, "of another shape"))
-        if names
-    ]
-    if problems:
-        raise ValueError(f"{where} does not fit {type(model).__name__}: {'; '.join(problems)}; is it the right model?")

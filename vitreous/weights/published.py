@@ -13,7 +13,7 @@ from typing import Any
 
 from vitreous.options import did_you_mean
 from vitreous.spec import HALF, IMAGENET_MEAN, IMAGENET_STD, Labels, Preprocess, Spec
-from vitreous.weights.files import first_line
+from vitreous.weights.reading import first_line
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,20 @@ def imagenet_labels() -> Labels:
     from torchvision.models import ResNet18_Weights
 
     return Labels(tuple(ResNet18_Weights.IMAGENET1K_V1.meta["categories"]))
+
+
+def imagenet_ids() -> tuple[str, ...]:
+    """The WordNet ids of the classes of ImageNet-1k, by which its folders are named, in the order of its labels."""
+    lines = Path(__file__).with_name("imagenet_synsets.txt").read_text().splitlines()
+    return tuple(f"n{number}" for line in lines if not line.startswith("#") for number in line.split())
+
+
+def are_imagenets(labels: Labels) -> bool:
+    """Whether these are the class names of ImageNet-1k: torchvision's, alone or among synonyms, as others have them."""
+    if len(labels) != 1000:
+        return False
+    known = zip(imagenet_labels(), labels, strict=True)
+    return sum(name in {part.strip() for part in other.split(",")} for name, other in known) > 900
 
 
 HALF_NORM = (HALF, HALF)

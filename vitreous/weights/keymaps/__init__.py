@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,21 +28,28 @@ WORDS = {"i": r"\d+", "j": r"\d+", "p": "weight|bias", "rest": r"\S+"}
 
 @dataclass(frozen=True)
 class Translation:
-    """Tensors under our names, what the file calls them, and its names that found no place."""
+    """Tensors under our names, what the file calls them, and its names that found no place.
+
+    ``options`` are those of the config that the file's origin decides.
+    """
 
     source: str
     tensors: dict[str, Tensor]
     origin: dict[str, str] = field(default_factory=dict)
     unmapped: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class KeyMap:
+    """The names of one library. What wrappers put before them is taken away first (``weights/prefixes.py``)."""
+
     source: str
     names: tuple[tuple[str, Name], ...]
-    prefix: str = ""  # a pattern that may stand before every name
     unused: tuple[str, ...] = ()  # names of theirs that a backbone with a classifier has no use for
+    options: tuple[tuple[str, Any], ...] = ()  # of the config, without which their weights would mean something else
 
     @cached_property
     def rules(self) -> list[tuple[re.Pattern[str], str | None, int, int]]:
@@ -56,12 +64,12 @@ class KeyMap:
         pattern = name.replace(".", r"\.")
         for word, meaning in WORDS.items():
             pattern = pattern.replace(f"{{{word}}}", f"(?P<{word}>{meaning})")
-        return re.compile(f"(?:{self.prefix})?{pattern}")
+        return re.compile(pattern)
 
     def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
         """A name that is met twice, or part of a stack that is not whole, finds no place."""
         stacks: dict[str, list[str | None]] = {}
-        result = Translation(self.source, {})
+        result = Translation(self.source, {}, options=dict(self.options))
         for key in theirs:
             for pattern, template, index, size in self.rules:
                 if match := pattern.fullmatch(key):

@@ -60,7 +60,6 @@ TIMM = FlatteningKeyMap(
         ("pooled_norm.{p}", "head.norm.{p}"),
         ("head.{p}", "head.fc.{p}"),
     ),
-    prefix=r"module\.|backbone\.",
 )
 
 ORIGINAL = KeyMap(
@@ -72,7 +71,6 @@ ORIGINAL = KeyMap(
         ("pooled_norm.{p}", "norm.{p}"),
         ("head.{p}", "head.{p}"),
     ),
-    prefix=r"module\.|backbone\.",
 )
 
 TRANSFORMERS = KeyMap(
@@ -85,7 +83,6 @@ TRANSFORMERS = KeyMap(
         ("pooled_norm.{p}", "layernorm.{p}"),
         ("head.{p}", "classifier.{p}"),
     ),
-    prefix=r"convnext\.",
 )
 
 
@@ -97,7 +94,7 @@ def torchvision(num_stages: int) -> KeyMap:
     for stage in range(1, num_stages):
         names += below(f"stages.{stage}.downsample", f"features.{2 * stage}", STEP)
     names += [("pooled_norm.{p}", "classifier.0.{p}"), ("head.{p}", "classifier.2.{p}")]
-    return FlatteningKeyMap("torchvision", tuple(names), prefix=r"module\.")
+    return FlatteningKeyMap("torchvision", tuple(names))
 
 
 def keymaps(config: ConvNeXtConfig) -> tuple[KeyMap, ...]:

@@ -55,8 +55,8 @@ def original() -> tuple[tuple[str, Name], ...]:
     )
 
 
-TRANSFORMERS = KeyMap("transformers", hugging_face(), prefix=r"cvt\.")
-ORIGINAL = KeyMap("microsoft/CvT", original(), prefix=r"module\.")
+TRANSFORMERS = KeyMap("transformers", hugging_face())
+ORIGINAL = KeyMap("microsoft/CvT", original())
 
 
 def keymaps(config: CvTConfig) -> tuple[KeyMap, ...]:

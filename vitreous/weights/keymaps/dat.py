@@ -59,4 +59,4 @@ def keymaps(config: DATConfig) -> tuple[KeyMap, ...]:
     ]
     last = [("norm.{p}", "cls_norm.norm.{p}"), ("head.{p}", "cls_head.{p}")]
     unused = (f"{THEIRS}.(relative_position_index|attn_mask)",)
-    return (DATKeyMap("the original", (*BLOCK, *norms, *between, *last), prefix=r"module\.", unused=unused),)
+    return (DATKeyMap("the original", (*BLOCK, *norms, *between, *last), unused=unused),)

@@ -66,14 +66,14 @@ def last_blocks(config: EfficientFormerConfig, theirs: str, names: Names, *, fir
     )
 
 
-def keymap(config: EfficientFormerConfig, source: str, names: Names, *, distill_head: str, prefix: str) -> KeyMap:
+def keymap(config: EfficientFormerConfig, source: str, names: Names, *, distill_head: str) -> KeyMap:
     """A file's second head is left alone by a model that has one."""
     unused = [r"\S+.token_mixer.attention_bias_idxs"]
     if config.distilled:
         names += (("distill_head.{p}", f"{distill_head}.{{p}}"),)
     else:
         unused.append(f"{distill_head}.{{p}}")
-    return DistanceKeyMap(source, names, prefix=prefix, unused=tuple(unused))
+    return DistanceKeyMap(source, names, unused=tuple(unused))
 
 
 def timm(config: EfficientFormerConfig) -> KeyMap:
@@ -86,7 +86,7 @@ def timm(config: EfficientFormerConfig) -> KeyMap:
         ("norm.{p}", "norm.{p}"),
         ("head.{p}", "head.{p}"),
     )
-    return keymap(config, "timm", names, distill_head="head_dist", prefix=r"module\.")
+    return keymap(config, "timm", names, distill_head="head_dist")
 
 
 def original(config: EfficientFormerConfig) -> KeyMap:
@@ -99,7 +99,7 @@ def original(config: EfficientFormerConfig) -> KeyMap:
     for stage in range(1, num_stages):
         names += step_names(stage, f"network.{2 * stage - 1}", "proj")
     names += (("norm.{p}", "norm.{p}"), ("head.{p}", "head.{p}"))
-    return keymap(config, "the original EfficientFormer", names, distill_head="dist_head", prefix=r"module\.")
+    return keymap(config, "the original EfficientFormer", names, distill_head="dist_head")
 
 
 def transformers(config: EfficientFormerConfig) -> KeyMap:
@@ -115,7 +115,7 @@ def transformers(config: EfficientFormerConfig) -> KeyMap:
     for stage in range(1, last + 1):
         names += step_names(stage, f"encoder.intermediate_stages.{2 * stage - 1}", "projection")
     names += (("norm.{p}", "layernorm.{p}"), ("head.{p}", "classifier.{p}"))
-    return keymap(config, "transformers", names, distill_head="distillation_classifier", prefix=r"efficientformer\.")
+    return keymap(config, "transformers", names, distill_head="distillation_classifier")
 
 
 def keymaps(config: EfficientFormerConfig) -> tuple[KeyMap, ...]:

@@ -96,7 +96,7 @@ def original(config: FastViTConfig) -> KeyMap:
         parts = {"downsample": number, "position": position, "blocks": blocks}
         names += stage_names(stage, **{part: f"network.{index}" for part, index in parts.items()})
         number = blocks + 1
-    return MapKeyMap("the original FastViT", tuple(names), prefix=r"module\.")
+    return MapKeyMap("the original FastViT", tuple(names))
 
 
 def keymaps(config: FastViTConfig) -> tuple[KeyMap, ...]:

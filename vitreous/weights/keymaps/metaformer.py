@@ -13,7 +13,6 @@ from torch import Tensor
 from vitreous.models.metaformer import MetaFormerConfig
 from vitreous.weights.keymaps import KeyMap, Names, below
 
-PREFIX = r"module\.|backbone\."
 OURS = "stages.{i}.layers.{j}"
 
 BLOCK: Names = (
@@ -44,16 +43,17 @@ class MatrixKeyMap(KeyMap):
         return tensor.flatten(1) if tensor.shape[2:] == (1, 1) and "depthwise" not in name else tensor
 
 
-def timm(norm: str) -> KeyMap:
+def timm() -> KeyMap:
+    """timm has the last norm behind the mean for all of them, also where the paper has it before."""
     names = (
         ("stages.0.downsample.{rest}", "stem.{rest}"),
         ("stages.{i}.downsample.{rest}", "stages.{i}.downsample.{rest}"),
         *below(OURS, "stages.{i}.blocks.{j}", BLOCK),
-        (f"{norm}.{{p}}", "head.norm.{p}"),
+        ("pooled_norm.{p}", "head.norm.{p}"),
         ("head.{part}.{p}", "head.fc.(?P<part>fc1|norm).{p}"),
         ("head.{p}", "head.fc.(fc2.)?{p}"),
     )
-    return MatrixKeyMap("timm", names, prefix=PREFIX)
+    return MatrixKeyMap("timm", names, options=(("final_norm", "pooled"),))
 
 
 def baselines(norm: str) -> KeyMap:
@@ -65,7 +65,7 @@ def baselines(norm: str) -> KeyMap:
         ("head.{part}.{p}", "head.(?P<part>fc1|norm).{p}"),
         ("head.{p}", "head.(fc2.)?{p}"),
     )
-    return MatrixKeyMap("MetaFormer Baselines", names, prefix=PREFIX)
+    return MatrixKeyMap("MetaFormer Baselines", names)
 
 
 def poolformer(norm: str, num_stages: int) -> KeyMap:
@@ -75,7 +75,7 @@ def poolformer(norm: str, num_stages: int) -> KeyMap:
     for stage in range(1, num_stages):
         names += [(f"stages.{stage}.downsample.conv.{{p}}", f"network.{2 * stage - 1}.proj.{{p}}")]
     names += [(f"{norm}.{{p}}", "norm.{p}"), ("head.{p}", "head.{p}")]
-    return MatrixKeyMap("PoolFormer", tuple(names), prefix=PREFIX)
+    return MatrixKeyMap("PoolFormer", tuple(names))
 
 
 def transformers(norm: str) -> KeyMap:
@@ -85,9 +85,9 @@ def transformers(norm: str) -> KeyMap:
         (f"{norm}.{{p}}", "norm.{p}"),
         ("head.{p}", "classifier.{p}"),
     )
-    return MatrixKeyMap("transformers", names, prefix=r"poolformer\.")
+    return MatrixKeyMap("transformers", names)
 
 
 def keymaps(config: MetaFormerConfig) -> tuple[KeyMap, ...]:
     norm = "norm" if config.final_norm == "tokens" else "pooled_norm"
-    return timm(norm), baselines(norm), poolformer(norm, len(config.dims)), transformers(norm)
+    return timm(), baselines(norm), poolformer(norm, len(config.dims)), transformers(norm)

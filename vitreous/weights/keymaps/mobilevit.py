@@ -60,7 +60,6 @@ def keymap(
     blocks: Pairs,
     layers: str,  # their path in a block to a layer
     head: str,
-    prefix: str,
 ) -> KeyMap:
     """The map for the library in one column of the tables."""
     names: list[tuple[str, Name]] = [("head.{p}", f"{head}.{{p}}")]
@@ -77,7 +76,7 @@ def keymap(
         add(BLOCK, f"{ours}.", f"{theirs}.", with_norm)
         add(INSIDE, f"{ours}.", f"{theirs}.", weights)
         add(LAYER, f"{ours}.layers.{{j}}.", f"{theirs}.{layers}.", weights)
-    return KeyMap(source, tuple(names), prefix=prefix)
+    return KeyMap(source, tuple(names))
 
 
 TIMM = keymap(
@@ -89,7 +88,6 @@ TIMM = keymap(
     blocks=(("stages.{i}.1", "stages.{i}.1"),),
     layers="transformer.{j}",
     head="head.fc",
-    prefix=r"module\.",
 )
 TRANSFORMERS = keymap(
     "transformers",
@@ -103,7 +101,6 @@ TRANSFORMERS = keymap(
     blocks=(("stages.{i}.1", "encoder.layer.{i}"),),
     layers="transformer.layer.{j}",
     head="classifier",
-    prefix=r"mobilevit\.",
 )
 AUTHORS = keymap(
     "ml-cvnets",
@@ -114,7 +111,6 @@ AUTHORS = keymap(
     blocks=tuple((f"stages.{stage}.1", f"layer_{stage + 1}.1") for stage in range(NUM_STAGES)),
     layers="global_rep.{j}",
     head="classifier.fc",
-    prefix=r"module\.|encoder\.",
 )
 
 

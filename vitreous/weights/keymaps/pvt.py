@@ -28,7 +28,6 @@ TRANSFORMERS = KeyMap(
         ("norm.{p}", "encoder.layer_norm.{p}"),
         ("head.{p}", "classifier.{p}"),
     ),
-    prefix=r"pvt\.",
 )
 
 #: The authors count stages from 1, so each has its own names: S stands for our number of a stage, N for theirs.
@@ -64,6 +63,5 @@ def keymaps(config: PVTConfig) -> tuple[KeyMap, ...]:
             ("norm.{p}", "norm.{p}"),
             ("head.{p}", "head.{p}"),
         ),
-        prefix=r"module\.|backbone\.",
     )
     return TRANSFORMERS, original

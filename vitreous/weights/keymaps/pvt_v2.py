@@ -6,8 +6,6 @@ from vitreous.models.pvt_v2 import PVTv2Config
 from vitreous.weights.keymaps import KeyMap
 from vitreous.weights.keymaps.pvt import every_stage
 
-PREFIX = r"module\.|backbone\."
-
 BLOCK = "stages.{i}.blocks.{j}"
 TIMM = KeyMap(
     "timm",
@@ -26,7 +24,6 @@ TIMM = KeyMap(
         ("stages.{i}.norm.{p}", "stages.{i}.norm.{p}"),
         ("head.{p}", "head.{p}"),
     ),
-    prefix=PREFIX,
 )
 
 LAYER = "encoder.layers.{i}.blocks.{j}"
@@ -51,7 +48,6 @@ TRANSFORMERS = KeyMap(
         ("stages.{i}.norm.{p}", "encoder.layers.{i}.layer_norm.{p}"),
         ("head.{p}", "classifier.{p}"),
     ),
-    prefix=r"pvt_v2\.",
 )
 
 #: S stands for our number of a stage, N for the authors'.
@@ -70,5 +66,5 @@ STAGE = (
 
 
 def keymaps(config: PVTv2Config) -> tuple[KeyMap, ...]:
-    original = KeyMap("PVT", (*every_stage(STAGE, len(config.dims)), ("head.{p}", "head.{p}")), prefix=PREFIX)
+    original = KeyMap("PVT", (*every_stage(STAGE, len(config.dims)), ("head.{p}", "head.{p}")))
     return TIMM, TRANSFORMERS, original

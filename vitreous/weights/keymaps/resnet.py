@@ -13,7 +13,6 @@ TORCHVISION = KeyMap(
         *((f"stages.{stage}.{{rest}}", f"layer{stage + 1}.{{rest}}") for stage in range(len(WIDTHS))),
         ("head.{p}", "fc.{p}"),
     ),
-    prefix=r"module\.|backbone\.",
 )
 
 

@@ -64,7 +64,6 @@ def timm(num_stages: int, *, original: bool) -> KeyMap:
     return KeyMap(
         "the original Swin" if original else "timm",
         (*names, ("head.{p}", "head.{p}" if original else "head.fc.{p}")),
-        prefix=r"module\.|backbone\.",
         unused=(r"layers.\d+.blocks.\d+.(attn.relative_position_index|attn_mask)",),
     )
 
@@ -77,7 +76,7 @@ def torchvision(num_stages: int) -> KeyMap:
     for stage in range(1, num_stages):
         names += merge_names(stage, f"features.{2 * stage}")
     unused = r"features.\d+.\d+.attn.relative_position_index"
-    return KeyMap("torchvision", tuple(names), prefix=r"module\.", unused=(unused,))
+    return KeyMap("torchvision", tuple(names), unused=(unused,))
 
 
 def transformers(num_stages: int) -> KeyMap:
@@ -89,7 +88,6 @@ def transformers(num_stages: int) -> KeyMap:
     return KeyMap(
         "transformers",
         (*names, ("norm.{p}", "layernorm.{p}"), ("head.{p}", "classifier.{p}")),
-        prefix=r"swin\.",
         unused=(
             "embeddings.mask_token",
             r"encoder.layers.\d+.blocks.\d+.attention.(relative_position_bias|self).relative_position_index",

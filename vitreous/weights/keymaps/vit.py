@@ -1,11 +1,19 @@
-"""ViT, DeiT and DINOv2 as timm, transformers, torchvision and the original repositories name them."""
+"""ViT, DeiT and DINOv2 as timm, transformers, torchvision and the original repositories name them.
+
+Google's names, which are those of JAX, stand in a file of their own.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
 
 from vitreous.models.vit import ViTConfig
-from vitreous.weights.keymaps import KeyMap
+from vitreous.weights.keymaps import KeyMap, Translation
+from vitreous.weights.keymaps.google import GOOGLE
 
 #: The original DeiT and DINOv2 share timm's names but for registers and gated MLP.
 TIMM = KeyMap(
@@ -28,7 +36,6 @@ TIMM = KeyMap(
         ("head.{p}", "head.{p}"),
         ("distill_head.{p}", "head_dist.{p}"),
     ),
-    prefix=r"module\.|backbone\.",
     unused=("mask_token",),
 )
 
@@ -49,9 +56,27 @@ TORCHVISION = KeyMap(
     ),
 )
 
+
+@dataclass(frozen=True)
+class TransformersKeyMap(KeyMap):
+    """DeiT's second token, where no head reads it, is a register: one that has its position in it."""
+
+    distilled: bool = False
+
+    def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
+        result = super().translate(theirs)
+        token, table = (result.tensors.get(name) for name in ("distill_token", "position.table"))
+        if self.distilled or token is None or table is None or table.ndim != 3 or table.shape[1] < 2:
+            return result
+        result.tensors["registers"] = result.tensors.pop("distill_token") + table[:, 1:2]
+        result.origin["registers"] = result.origin.pop("distill_token")
+        result.tensors["position.table"] = torch.cat([table[:, :1], table[:, 2:]], dim=1)
+        return result
+
+
 LAYER = "(layers|encoder.layer).{i}"
 #: Version 5 renamed the parts inside a layer; files on the hub carry the names of version 4.
-TRANSFORMERS = KeyMap(
+TRANSFORMERS = TransformersKeyMap(
     "transformers",
     (
         ("class_token", "embeddings.cls_token"),
@@ -76,7 +101,6 @@ TRANSFORMERS = KeyMap(
         ("head.{p}", "(classifier|cls_classifier).{p}"),
         ("distill_head.{p}", "distillation_classifier.{p}"),
     ),
-    prefix=r"vit\.|deit\.|dinov2\.|dinov2_with_registers\.",
     unused=("pooler.dense.{p}", "embeddings.mask_token"),
 )
 
@@ -85,4 +109,4 @@ def keymaps(config: ViTConfig) -> tuple[KeyMap, ...]:
     """timm calls the last norm ``fc_norm`` where it follows the pooling."""
     names = tuple((ours, "fc_norm.{p}" if ours == "norm.{p}" else theirs) for ours, theirs in TIMM.names)
     timm = replace(TIMM, names=names) if config.final_norm == "pooled" else TIMM
-    return timm, TORCHVISION, TRANSFORMERS
+    return timm, TORCHVISION, replace(TRANSFORMERS, distilled=config.distilled), GOOGLE

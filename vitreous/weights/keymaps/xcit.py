@@ -61,7 +61,6 @@ TIMM = XCiTKeyMap(
         ("norm.{p}", "norm.{p}"),
         ("head.{p}", "head.{p}"),
     ),
-    prefix=r"module\.|backbone\.",
 )
 
 
