@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from vitreous.cli.show import err
 from vitreous.deploy.engine import Wanted
 from vitreous.deploy.predictor import Predictor
-from vitreous.files import file_digest
+from vitreous.files import digest, file_digest
 
 T = TypeVar("T")
 Weights = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="WEIGHTS")]
@@ -27,8 +27,13 @@ def make_predictor(
 
 
 def fingerprint(weights: Path) -> str:
-    """Tells one weights file from another, so that a run does not go on with a different one."""
-    return file_digest(weights)[:16] if weights.exists() else str(weights)
+    """Tell one file or folder of weights from another, so that a run does not go on with a different one."""
+    if not weights.exists():
+        return str(weights)
+    if not weights.is_dir():
+        return file_digest(weights)[:16]
+    parts = sorted(path for ending in ("safetensors", "bin", "json") for path in weights.glob(f"*.{ending}"))
+    return digest(" ".join(f"{path.name} {file_digest(path)}" for path in parts))[:16]
 
 
 def with_progress(answers: Iterable[T], total: int, already: int = 0) -> Iterator[T]:
