@@ -166,7 +166,7 @@ BAD = [
     (lambda: vt.create_model("vit_tiny_16", layer_scale="small"), "layer_scale must be a number"),
     (lambda: vt.create_model("vit_tiny_16", attention_drop_rate=1.5), "attention_drop_rate must lie in"),
     (lambda: vt.create_model("vit_tiny_16", image_size=None), "must be a positive int or"),
-    (lambda: vt.create_model(3), "by name or by config, got 3"),
+    (lambda: vt.create_model(3), "by name or by config, got int"),
     (lambda: vt.create_model("vit_tiny_16", class_token=False), "choose pool='mean'"),
     (lambda: vt.create_model("vit_tiny_16", distilled=True, pool="mean"), "distilled=True needs pool='class'"),
     (lambda: vt.create_model("vit_tiny_16", token_drop_rate=0.5, position="rope"), "positions added to the tokens"),

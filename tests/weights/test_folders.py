@@ -191,6 +191,10 @@ def test_predicting_with_a_folder(tmp_path, capsys):
     assert main(["predict", str(tmp_path / "model"), str(tmp_path / "image.png"), "--format", "jsonl"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert all(name in line for name in ("cat", "dog", "owl"))
+    kept = ["--format", "jsonl", "--output", str(tmp_path / "kept.jsonl")]
+    assert main(["predict", str(tmp_path / "model"), str(tmp_path / "image.png"), *kept]) == 0
+    assert (tmp_path / "kept.jsonl").read_text().splitlines() == [line]
+    (tmp_path / "kept.jsonl").unlink()
     assert main(["predict", str(tmp_path), str(tmp_path / "image.png")]) == 2
     error = capsys.readouterr().err
     assert "a folder without weights" in error

@@ -284,8 +284,14 @@ BAD_FILES = {
     "unknown option": (lambda p: changed_config(p, dpeth=3), "no option 'dpeth'; did you mean 'depth'"),
     "wrong type": (lambda p: changed_config(p, dim="wide"), "dim must be a whole number, got 'wide'"),
     "infinite": (lambda p: changed_config(p, mlp_ratio=float("inf")), "Infinity is no number"),
-    "beyond integers": (lambda p: changed_config(p, num_classes=10**30), "class names for"),
-    "beyond memory": (lambda p: changed_config(p, num_registers=10**30), "no model can be built from its config"),
+    "beyond integers": (
+        lambda p: changed_config(p, num_classes=10**30),
+        "num_classes must be a whole number of at most 64 bits",
+    ),
+    "beyond memory": (
+        lambda p: changed_config(p, num_registers=10**30),
+        "num_registers must be a whole number of at most 64",
+    ),
     "nested to no end": (lambda p: rewrite(p, config="[" * 100_000), "description is not valid"),
     "absurd depth": (lambda p: changed_config(p, depth=10**9), "depth must lie between 1 and 1024"),
     "absurd width": (lambda p: changed_config(p, dim=3 * 10**8), "dim must be at most 1,048,576"),
@@ -295,7 +301,7 @@ BAD_FILES = {
         lambda p: rewrite(p, spec='{"preprocess": {}, "labels": ["x"]}'),
         "1 class names for 5 classes",
     ),
-    "spec incomplete": (lambda p: rewrite(p, spec="{}"), "'preprocess' is missing"),
+    "spec incomplete": (lambda p: rewrite(p, spec="{}"), "'labels' is missing"),
     "family unknown": (lambda p: rewrite(p, family="mystery"), "does not say which model it belongs to"),
     "foreign": (
         lambda p: safetensors.torch.save_file({"a": torch.zeros(2)}, p),
