@@ -71,7 +71,8 @@ def test_two_processes_follow_the_same_curve(alone, tmp_path, kind):
     assert ours.keys() == theirs.keys()
 
 
-@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_killed_worker_is_restarted_to_the_same_weights(tmp_path, kind):
     whole, mended = run(tmp_path, kind), run(tmp_path, kind, dies=True)
     assert_same(tensors(whole / "model.safetensors"), tensors(mended / "model.safetensors"))

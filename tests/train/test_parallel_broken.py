@@ -43,7 +43,7 @@ def photos(tmp_path_factory):
     return root
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_all_validation_images_of_a_process_are_broken(tmp_path, photos, kind):
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
