@@ -1,0 +1,17 @@
+"""A few hundred cases of every kind, the same ones each time; ``make fuzz`` runs others, and more of them."""
+
+import pytest
+
+from tests.fuzz.kinds import KINDS
+from tests.fuzz.runner import run
+
+CASES = 150
+
+
+@pytest.mark.slow
+def test_every_input_is_answered_or_refused_in_a_line():
+    summary = run((kind, 0, index) for index in range(CASES) for kind in KINDS)
+    assert summary["inputs"] == CASES * len(KINDS)
+    assert not summary["failures"]
+    assert summary["refused"] > CASES
+    assert summary["accepted"] > CASES
