@@ -61,6 +61,8 @@ INDICES = [
     (shard(targets=[[float("inf"), 0]] * 6), "neither a class number nor a row of 2 numbers"),
     (shard(targets=[2**80] * 6), "a class number of 00000.tar is out of range"),
     (shard(targets=[True] * 6), "neither a class number"),
+    (lambda index: index.update(shards=[]), "it lists no pictures"),
+    (shard(offsets=[], sizes=[], targets=[]), "it lists no pictures"),
     (lambda index: index.update(shards=[[]]), "a shard has other fields"),
     (lambda index: index.update(shards="x"), "has no list of shards"),
     (lambda index: index.update(classes="ab"), "its classes are no list of names"),

@@ -19,7 +19,7 @@ def make(rng: Random, seeds: Path, here: Path) -> list[str]:
         return records(rng, seeds, here)
     shutil.copytree(seeds / "d", here / "d")
     shutil.copytree(seeds / "run", here / "run")
-    for name in rng.sample(FILES, rng.choice((1, 1, 2))):
+    for name in dict.fromkeys(rng.sample(FILES, rng.choice((1, 1, 2)))):
         harm(rng, here / "run" / name)
     resume = [*TRAIN, "--train.evaluate-every", "0", "--resume"]
     return resume if rng.random() < 0.25 else rng.choice(COMMANDS).split()

@@ -17,10 +17,33 @@ import vitreous as vt
 from vitreous.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
-TRAIN = (
-    "train --data d --model vit_tiny_16 --model.depth 1 --model.dim 16 --model.num-heads 1 --model.image-size 16 16 "
-    "--model.patch-size 8 8 --train.workers 1 --train.checkpoint-every 1 --output run --train.steps 2"
-).split()
+TRAIN = [
+    "train",
+    "--data",
+    "d",
+    "--model",
+    "vit_tiny_16",
+    "--model.depth",
+    "1",
+    "--model.dim",
+    "16",
+    "--model.num-heads",
+    "1",
+    "--model.image-size",
+    "16",
+    "16",
+    "--model.patch-size",
+    "8",
+    "8",
+    "--train.workers",
+    "1",
+    "--train.checkpoint-every",
+    "1",
+    "--output",
+    "run",
+    "--train.steps",
+    "2",
+]
 
 
 def make_seeds(here: Path) -> Path:
@@ -58,7 +81,11 @@ def noise(seed: int, mode: str = "RGB", side: int = 20) -> Image.Image:
 
 def make_images(folder: Path) -> None:
     folder.mkdir()
-    modes = {"png": ("RGB", "RGBA", "L", "P", "1", "I;16"), "jpg": ("RGB", "L", "CMYK"), "tif": ("RGB", "L", "CMYK", "F")}
+    modes = {
+        "png": ("RGB", "RGBA", "L", "P", "1", "I;16"),
+        "jpg": ("RGB", "L", "CMYK"),
+        "tif": ("RGB", "L", "CMYK", "F"),
+    }
     for suffix in ("png", "jpg", "gif", "bmp", "tif", "webp"):
         for mode in modes.get(suffix, ("RGB", "L")):
             image = noise(1) if mode != "I;16" else Image.fromarray(np.arange(400, dtype=np.uint16).reshape(20, 20))
@@ -101,7 +128,9 @@ def make_transformers_folder(folder: Path) -> None:
     shapes |= {f"{block}attention.output.dense.weight": (d, d), f"{block}intermediate.dense.weight": (32, d)}
     shapes |= {f"{block}output.dense.weight": (d, 32), "classifier.weight": (2, d)}
     shapes |= {"vit.embeddings.patch_embeddings.projection.weight": (d, 3, 8, 8)}
-    shapes |= {f"{name}.weight": (d,) for name in (f"{block}layernorm_before", f"{block}layernorm_after", "vit.layernorm")}
+    shapes |= {
+        f"{name}.weight": (d,) for name in (f"{block}layernorm_before", f"{block}layernorm_after", "vit.layernorm")
+    }
     shapes |= {name.replace("weight", "bias"): shape[:1] for name, shape in shapes.items()}
     shapes |= {"vit.embeddings.cls_token": (1, 1, d), "vit.embeddings.position_embeddings": (1, 5, d)}
     config = {"model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": d, "patch_size": 8,

@@ -44,8 +44,8 @@ def make(rng: Random, seeds: Path, here: Path) -> list[str]:
             words += [rng.choice(options), *rng.choices(VALUES, k=rng.choice((0, 1, 1, 1, 1, 1, 1, 2)))]
         elif what < 0.85:
             words[rng.randrange(len(words))] = rng.choice(VALUES)
-        elif what < 0.9:
+        elif what < 0.9 and len(words) > 1:
             words.pop(rng.randrange(1, len(words)))
         else:
             words.append(rng.choice(["--unknown", "--no-quick", "-z", "extra", "ü", "--", "--top=", "--model.x=1"]))
-    return [*words, "--train.steps", "1"] if words[0] == "train" else words
+    return [*words, "--train.steps", "1"] if words[:1] == ["train"] else words
