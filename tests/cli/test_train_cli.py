@@ -58,10 +58,8 @@ def test_names_that_look_like_markup_are_shown_as_they_are(capsys, tmp_path, pho
     assert code == 0, err
     assert "[table].csv" in out
     assert f"{output}/model.safetensors" in out
-    for words in (
-        ("data", "inspect", photos, "--output", tmp_path / "x.png"),
-        ("evaluate", output, "--data", photos / "[table].csv"),
-    ):
+    inspect = ("data", "inspect", photos, "--output", tmp_path / "x.png")
+    for words in (inspect, ("evaluate", output, "--data", photos / "[table].csv")):
         code, out, err = run(capsys, *words)
         assert code == 0, err
         assert "[bold" in out

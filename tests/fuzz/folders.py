@@ -16,10 +16,12 @@ COMMANDS = [
     "data inspect d --output out.png",
     "data pack d packed",
 ]
-SELDOM = [" ".join(TRAIN), "explain ours.safetensors d/a --quick --output out.html"]
-NAMES = [b"train", b"val", b"test", b"index.json", b"0.tar", b".hidden", b" ", b"-x", b"--help", b"[bold]", b"*", b"\xff\xfe",
-         b"a\nb", b"a;b", "ünï→".encode(), b"x" * 255, b"n01440764", b"batches.meta", b"meta", b"A", b"0", b"1e9",
-         b"cifar-10-batches-py", b"data_batch_1", b"\x1b[31m", b"Thumbs.db", b"{}", b"%s"]  # fmt: skip
+SELDOM = [TRAIN, "explain ours.safetensors d/a --quick --output out.html"]
+NAMES = [
+    b"train", b"val", b"test", b"index.json", b"0.tar", b".hidden", b" ", b"-x", b"--help", b"[bold]", b"*",
+    b"\xff\xfe", b"a\nb", b"a;b", "ünï→".encode(), b"x" * 255, b"n01440764", b"batches.meta", b"meta", b"A", b"0",
+    b"1e9", b"cifar-10-batches-py", b"data_batch_1", b"\x1b[31m", b"Thumbs.db", b"{}", b"%s",
+]  # fmt: skip
 
 
 def make(rng: Random, seeds: Path, here: Path) -> list[str]:

@@ -16,7 +16,7 @@ COMMANDS = [
     "data inspect d --output out.png",
     "data pack d packed",
 ]
-SELDOM = ["explain ours.safetensors IMAGE --quick --output out.html", " ".join(TRAIN)]
+SELDOM = ["explain ours.safetensors IMAGE --quick --output out.html", TRAIN]
 
 
 def make(rng: Random, seeds: Path, here: Path) -> list[str]:

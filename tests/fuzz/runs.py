@@ -21,8 +21,8 @@ def make(rng: Random, seeds: Path, here: Path) -> list[str]:
     shutil.copytree(seeds / "run", here / "run")
     for name in dict.fromkeys(rng.sample(FILES, rng.choice((1, 1, 2)))):
         harm(rng, here / "run" / name)
-    resume = [*TRAIN, "--train.evaluate-every", "0", "--resume"]
-    return resume if rng.random() < 0.25 else rng.choice(COMMANDS).split()
+    resume = f"{TRAIN} --train.evaluate-every 0 --resume"
+    return (resume if rng.random() < 0.25 else rng.choice(COMMANDS)).split()
 
 
 def records(rng: Random, seeds: Path, here: Path) -> list[str]:

@@ -17,33 +17,9 @@ import vitreous as vt
 from vitreous.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
-TRAIN = [
-    "train",
-    "--data",
-    "d",
-    "--model",
-    "vit_tiny_16",
-    "--model.depth",
-    "1",
-    "--model.dim",
-    "16",
-    "--model.num-heads",
-    "1",
-    "--model.image-size",
-    "16",
-    "16",
-    "--model.patch-size",
-    "8",
-    "8",
-    "--train.workers",
-    "1",
-    "--train.checkpoint-every",
-    "1",
-    "--output",
-    "run",
-    "--train.steps",
-    "2",
-]
+SHRUNK = "--model vit_tiny_16 --model.depth 1 --model.dim 16 --model.num-heads 1 --model.image-size 16 16"
+STEPS = "--train.workers 1 --train.checkpoint-every 1 --train.steps 2"
+TRAIN = f"train --data d {SHRUNK} --model.patch-size 8 8 {STEPS} --output run"
 
 
 def make_seeds(here: Path) -> Path:
@@ -53,7 +29,7 @@ def make_seeds(here: Path) -> Path:
     make_classes(here / "d")
     make_weights(here / "weights")
     make_transformers_folder(here / "weights" / "hf")
-    say(*TRAIN)
+    say(*TRAIN.split())
     say("data", "pack", "d", "shards")
     rows = [f"d/{name}/{i}.png,{name},{'train' if i < 2 else 'val'},{i % 2}" for name in "ab" for i in range(3)]
     (here / "table.csv").write_text("\n".join(["path,label,split,extra", *rows]) + "\n")

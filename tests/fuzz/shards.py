@@ -15,7 +15,7 @@ COMMANDS = [
     "evaluate ours.safetensors --data shards",
     "data pack shards packed --shard-size 3",
 ]
-SELDOM = [" ".join([*TRAIN, "--data shards"])]
+SELDOM = [f"{TRAIN} --data shards"]
 
 
 def make(rng: Random, seeds: Path, here: Path) -> list[str]:

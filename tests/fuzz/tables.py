@@ -12,9 +12,12 @@ COMMANDS = [
     "evaluate ours.safetensors --data TABLE",
     "data pack TABLE packed",
 ]
-SELDOM = [" ".join([*TRAIN, "--data TABLE"])]
-CELLS = ["", " ", "nan", "-1", "1", "0", "1e999", "9" * 5000, "²", "a;b", ";", '"', '"x', "d/a", "/dev/zero", "~", "~x",
-         "../", ".", "\0", "ü", "train", "val", "test", "label", "path", "[/]", "[bold]", "x" * 300, "=1+1", "d/a/0.png", "\r", "\u202e"]  # fmt: skip
+SELDOM = [f"{TRAIN} --data TABLE"]
+CELLS = [
+    "", " ", "nan", "-1", "1", "0", "1e999", "9" * 5000, "²", "a;b", ";", '"', '"x', "d/a", "/dev/zero", "~", "~x",
+    "../", ".", "\0", "ü", "train", "val", "test", "label", "path", "[/]", "[bold]", "x" * 300, "=1+1", "d/a/0.png",
+    "\r", "\u202e",
+]  # fmt: skip
 
 
 def make(rng: Random, seeds: Path, here: Path) -> list[str]:

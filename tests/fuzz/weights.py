@@ -13,7 +13,7 @@ SELDOM = [
     "explain W d/a/0.png --quick --output out.html",
     "explain ours.safetensors d/a/0.png --quick --compare W --output out.html",
     "export W out.onnx --sizes fixed",
-    " ".join([*TRAIN, "--weights W"]),
+    f"{TRAIN} --weights W",
     "train --data d --weights W --output run --train.steps 1 --train.workers 1 --train.batch-size 2",
 ]
 

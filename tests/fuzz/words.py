@@ -19,16 +19,18 @@ COMMANDS = [
     (3, 1, "cost vit_tiny_16"),
     (3, 2, "models show vit_tiny_16"),
     (2, 1, "lab --folder nolab"),
-    (12, 3, " ".join(TRAIN)),
+    (12, 3, TRAIN),
 ]
 #: Numbers that are valid wishes and take their time, compilers, and other people's servers.
 LEFT_OUT = ("--train.compile", "--train.epochs", "--train.steps", "--engine", "--sizes", "--train.device", "--help")
-VALUES = ["", " ", "0", "1", "-1", "2", "3", "0.5", "-0.5", "1e999", "nan", "inf", "-inf", "1e-30", "999999999999",
-          "9" * 5000, "0x10", "1_000", "²", "None", "True", "false", "x", "[1", "{}", '{"a": 1}', "[[]]", "a=b", "lr=x",
-          "lr=-1", "--", "-", "--x", ".", "d", "d/a/0.png", "ours.safetensors", "nowhere/x", "pipe",
-          "ours.safetensors/x", "ünï→", "\udcff", "\u202e", "a\nb", "\x1b[31m", "[bold]", "[/]", "x" * 300, "y" * 5000,
-          "out.npy", "out.parquet", "out.json", "out.csv", "jsonl", "csv", "onnx", "sgd", "performer", "window", "a", "test",
-          "{__class__}", "%s", "~", "~nobody/x", "fp16", "4 4", "\0"]  # fmt: skip
+VALUES = [
+    "", " ", "0", "1", "-1", "2", "3", "0.5", "-0.5", "1e999", "nan", "inf", "-inf", "1e-30", "999999999999",
+    "9" * 5000, "0x10", "1_000", "²", "None", "True", "false", "x", "[1", "{}", '{"a": 1}', "[[]]", "a=b", "lr=x",
+    "lr=-1", "--", "-", "--x", ".", "d", "d/a/0.png", "ours.safetensors", "nowhere/x", "pipe", "ours.safetensors/x",
+    "ünï→", "\udcff", "\u202e", "a\nb", "\x1b[31m", "[bold]", "[/]", "x" * 300, "y" * 5000, "out.npy", "out.parquet",
+    "out.json", "out.csv", "jsonl", "csv", "onnx", "sgd", "performer", "window", "a", "test", "{__class__}", "%s",
+    "~", "~nobody/x", "fp16", "4 4", "\0",
+]  # fmt: skip
 
 
 def make(rng: Random, seeds: Path, here: Path) -> list[str]:

@@ -50,9 +50,8 @@ def export(
     with err.status("exporting, and comparing with the original"):
         made = write(net, output, format=format, image_size=sides, sizes=sizes, tolerance=tolerance)
     out.print(checks(made))
-    out.print(
-        f"[bold]{escape(str(made.path))}[/bold]  {size(made.num_bytes)}, largest error {made.error:.1e} of {tolerance:.0e}"
-    )
+    path, error = escape(str(made.path)), f"{made.error:.1e} of {tolerance:.0e}"
+    out.print(f"[bold]{path}[/bold]  {size(made.num_bytes)}, largest error {error}")
     out.print(height_and_width(made))
     out.print("\n" + usage(made), markup=False, soft_wrap=True)
 

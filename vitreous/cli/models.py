@@ -94,7 +94,7 @@ def show(model: Name) -> None:
 
 
 def stages(made: Anatomy) -> Table:
-    rows = [
+    rows: list[tuple[str | Text, ...]] = [
         (part.home, blocks(part), shape(part), str(part.stride or ""), count(part.parameters), count(part.macs))
         for part in made.parts
     ]
