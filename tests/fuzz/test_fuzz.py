@@ -11,9 +11,7 @@ CASES = 150
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not Path("/proc/self/clear_refs").exists(), reason="peaks of memory are measured as Linux tells them"
-)
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks of memory come from Linux")
 def test_every_input_is_answered_or_refused_in_a_line():
     summary = run((kind, 0, index) for index in range(CASES) for kind in KINDS)
     assert summary["inputs"] == CASES * len(KINDS)
