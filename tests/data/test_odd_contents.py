@@ -261,6 +261,11 @@ def test_odd_specs(values, message):
     one_line(caught)
 
 
+def test_numbers_that_are_none_become_a_shade_without_a_word():
+    signaling = np.array([[0x7FA00000, 0x3F800000], [0x7F800000, 0]], dtype=np.uint32).view(np.float32)
+    assert from_deep_pixels(Image.fromarray(signaling)).size == (2, 2)
+
+
 @pytest.mark.parametrize("mode", ["I;16", "I", "F"])
 def test_deep_pixels_are_converted_in_strips(monkeypatch, mode):
     rng = np.random.default_rng(0)

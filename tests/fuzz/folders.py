@@ -64,7 +64,7 @@ def plug(rng: Random, place: bytes) -> None:
 
 
 def text(rng: Random, place: bytes) -> None:
-    with open(place, "wb") as file:
+    with open(place, "xb") as file:  # opening a pipe that is there already would wait for its reader
         file.write(rng.choice((b"", b"text", b"{}", b"\0" * 2000)))
 
 
