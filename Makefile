@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: quickstart test test-all lint format bench clean
+.PHONY: quickstart test test-all fuzz lint format bench clean
 
 quickstart: $(READY)  ## train a small ViT in about two minutes and look inside
 	$(BIN)/vitreous quickstart
@@ -12,8 +12,14 @@ quickstart: $(READY)  ## train a small ViT in about two minutes and look inside
 test: $(READY)  ## what a change must pass: minutes
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-test-all: $(READY)  ## also what takes longer: the built wheel in a clean environment, the kernels as a lesser CPU runs them
+test-all: $(READY)  ## also what takes longer: the built wheel in a clean environment, the kernels as a lesser CPU runs them, hostile input
 	$(BIN)/python -m pytest -n 2 -m slow
+
+SEED ?= $(shell date +%s)
+SECONDS ?= 600
+
+fuzz: $(READY)  ## hostile input through every command, others each time; SEED and SECONDS say which and how long
+	$(BIN)/python -m tests.fuzz --inputs 10000 --seed $(SEED) --seconds $(SECONDS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

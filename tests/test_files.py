@@ -100,6 +100,11 @@ def test_what_cannot_be_written_is_said_in_one_line(tmp_path, monkeypatch):
         write_atomically(tmp_path, b"")
     with pytest.raises(ValueError, match=r"^cannot write .*missing/a: there is no folder .*missing$"):
         write_atomically(tmp_path / "missing/a", b"")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match=r"^cannot write .*pipe: it is a pipe, a device or a socket"):
+        write_atomically(tmp_path / "pipe", b"")
+    assert names(tmp_path) == ["pipe"]
+    assert (tmp_path / "pipe").is_fifo()
 
     def refuse(self):
         raise PermissionError(13, "Permission denied")

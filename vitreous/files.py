@@ -130,6 +130,8 @@ def create(temporary: Path, path: Path) -> None:
     """Create the empty temporary file, or say in one line why ``path`` cannot be written."""
     if path.is_dir():
         raise CannotWrite(errno.EISDIR, "it is a folder", str(path))
+    if path.exists() and not path.is_file():  # renaming would replace it, /dev/null for instance
+        raise CannotWrite(errno.EINVAL, "it is a pipe, a device or a socket, not a regular file", str(path))
     if not path.parent.is_dir():
         raise CannotWrite(errno.ENOENT, f"there is no folder {path.parent}", str(path))
     try:

@@ -56,7 +56,11 @@ def test_pack_gives_the_same_pictures(capsys, photos, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"output": Path("no/sheet.png")}, "there is no folder no"), ({"per_class": 0}, "per_class must be at least 1")],
+    [
+        ({"output": Path("no/sheet.png")}, "there is no folder no"),
+        ({"per_class": 0}, "per_class must lie in"),
+        ({"per_class": 10**12}, r"\[1, 100\], got 1"),
+    ],
 )
 def test_errors_come_before_the_work(photos, options, message):
     with pytest.raises(ValueError, match=message):

@@ -32,6 +32,7 @@ MISHAPS = [
     (RecursionError("maximum recursion depth exceeded"), 2, "nested too deeply"),
     (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), 2, "save it as UTF-8"),
     (ValueError("a sentence of ours"), 2, "vitreous: a sentence of ours"),
+    (ValueError("no pictures in a\nb\x1b[31m\u202e"), 2, r"in a\\nb\\x1b\[31m\\u202e$"),
     (KeyError(5), 1, r"vitreous lab: this is a bug of Vitreous, please report it: KeyError: 5 \(traceback in "),
     (AssertionError(), 1, r"AssertionError:  \(traceback in "),
     (RuntimeError("first\nsecond"), 1, r"RuntimeError: first \(traceback in "),

@@ -48,6 +48,23 @@ def test_a_folder_of_photos_becomes_a_model(capsys, tmp_path, photos):
     assert "mistaken most for" in out
 
 
+def test_names_that_look_like_markup_are_shown_as_they_are(capsys, tmp_path, photos):
+    """Class and file names come from elsewhere; in square brackets they once ended a run, or were not shown."""
+    (photos / "cat").rename(photos / "[bold]")
+    rows = [f"{path.parent.name}/{path.name},{path.parent.name[:-1]}[/]" for path in sorted(photos.glob("*/*.jpg"))]
+    (photos / "[table].csv").write_text("\n".join(["path,label", *rows]))
+    output = tmp_path / "[x] [red]"
+    code, out, err = run(capsys, "train", "--data", photos / "[table].csv", "--output", output, *SMALL)
+    assert code == 0, err
+    assert "[table].csv" in out
+    assert f"{output}/model.safetensors" in out
+    inspect = ("data", "inspect", photos, "--output", tmp_path / "x.png")
+    for words in (inspect, ("evaluate", output, "--data", photos / "[table].csv")):
+        code, out, err = run(capsys, *words)
+        assert code == 0, err
+        assert "[bold" in out
+
+
 def test_options_are_typed_and_reach_the_run(capsys, tmp_path):
     words = (
         "train",

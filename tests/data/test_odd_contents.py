@@ -61,6 +61,8 @@ INDICES = [
     (shard(targets=[[float("inf"), 0]] * 6), "neither a class number nor a row of 2 numbers"),
     (shard(targets=[2**80] * 6), "a class number of 00000.tar is out of range"),
     (shard(targets=[True] * 6), "neither a class number"),
+    (lambda index: index.update(shards=[]), "it lists no pictures"),
+    (shard(offsets=[], sizes=[], targets=[]), "it lists no pictures"),
     (lambda index: index.update(shards=[[]]), "a shard has other fields"),
     (lambda index: index.update(shards="x"), "has no list of shards"),
     (lambda index: index.update(classes="ab"), "its classes are no list of names"),
@@ -257,6 +259,11 @@ def test_odd_specs(values, message):
     with pytest.raises(ValueError, match=message) as caught:
         Preprocess(**values)
     one_line(caught)
+
+
+def test_numbers_that_are_none_become_a_shade_without_a_word():
+    signaling = np.array([[0x7FA00000, 0x3F800000], [0x7F800000, 0]], dtype=np.uint32).view(np.float32)
+    assert from_deep_pixels(Image.fromarray(signaling)).size == (2, 2)
 
 
 @pytest.mark.parametrize("mode", ["I;16", "I", "F"])

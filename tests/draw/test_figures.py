@@ -126,6 +126,11 @@ def test_norms_mark_outliers():
     assert "outlier" not in drawn(nothing)
 
 
+def test_infinite_lengths_are_drawn_without_a_word():
+    lengths = {"blocks.0": np.array([1.0, np.inf, np.inf])}
+    assert measure_figures.norms_figure(lengths, {"blocks.0": np.zeros(3, dtype=bool)}).axes
+
+
 def test_curves_and_the_lens():
     curves = {"hidden": {f"method {index}": torch.linspace(1, 0, 5) for index in range(9)}}
     svg = drawn(measure_figures.curves_figure(curves, bands={"hidden": torch.rand(4, 5)}))

@@ -77,6 +77,36 @@ def test_processes_find_what_one_process_finds(tmp_path, outcome):
     assert found[NAME].cases == outcome.cases
 
 
+ODD_RESULTS = [
+    "",
+    "1.0",
+    "[]",
+    "null",
+    "{}",
+    '{"key": 1, "name": 2}',
+    "[" * 100_000,
+    lambda found: found.update(names=1),
+    lambda found: found.update(cases=3),
+    lambda found: found.update(cases=[[]]),
+    lambda found: found["cases"][0].update(document=[1]),
+    lambda found: found["cases"][0].update(measured={"value": "x"}),
+    lambda found: found.pop("seconds"),
+]
+
+
+@pytest.mark.parametrize("change", ODD_RESULTS, ids=range(len(ODD_RESULTS)))
+def test_odd_results_are_told_in_a_line(tmp_path, outcome, capsys, change):
+    (tmp_path / "quick").mkdir()
+    path = tmp_path / "quick" / f"{NAME}.json"
+    content = {"key": "x", **outcome.to_json()}
+    if callable(change):
+        change(content)
+    path.write_text(json.dumps(content) if callable(change) else change)
+    assert main(["lab", "--folder", str(tmp_path)]) == 2
+    assert re.fullmatch(f"vitreous: .*{NAME}.json is no result of the laboratory, .*\n", capsys.readouterr().err)
+    assert read(NAME, replace(QUICK, folder=tmp_path)) is None
+
+
 def test_the_page_needs_nothing_but_itself(tmp_path, outcome):
     write_page(tmp_path / "lab.html", [outcome])
     page = (tmp_path / "lab.html").read_text()

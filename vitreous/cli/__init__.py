@@ -51,6 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     if words[0] == "--version":
         print(f"vitreous {__version__}")
         return 0
+    warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # of a class name in an unusual script
     warnings.filterwarnings("ignore", module="PIL")  # of odd metadata: what matters is reported picture by picture
     name = ""
     try:

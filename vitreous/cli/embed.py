@@ -57,7 +57,7 @@ def embed(
     names, vectors = [line["file"] for line in good], unpack([line["vector"] for line in good], predictor)
     save_vectors(output, names, vectors)
     forget(output)
-    err.print(f"{len(names):,} vectors of {vectors.shape[1]} numbers in {output}")
+    err.print(f"{len(names):,} vectors of {vectors.shape[1]} numbers in {output}", markup=False)
     report_skipped({line["file"]: line["skipped"] for line in lines if "skipped" in line}, len(lines))
     if nearest:
         show_neighbours(names, nearest_neighbours(vectors, nearest))

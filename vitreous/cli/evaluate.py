@@ -63,7 +63,7 @@ def evaluate(
     if one_label := dataset.target is Classes:
         out.print(classes_table(results[0]))
     for where, reason in list(results[0].unreadable.items())[:3]:
-        err.print(f"could not be read: {where} ({reason})")
+        err.print(f"could not be read: {where} ({reason})", markup=False)
     if output is not None:
         write_atomically(output, json.dumps([as_json(result, one_label) for result in results], indent=1).encode())
 

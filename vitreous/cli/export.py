@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import torch
 import tyro
+from rich.markup import escape
 from rich.table import Table
 
 from vitreous.cli.show import err, out, size, table
@@ -49,7 +50,8 @@ def export(
     with err.status("exporting, and comparing with the original"):
         made = write(net, output, format=format, image_size=sides, sizes=sizes, tolerance=tolerance)
     out.print(checks(made))
-    out.print(f"[bold]{made.path}[/bold]  {size(made.num_bytes)}, largest error {made.error:.1e} of {tolerance:.0e}")
+    path, error = escape(str(made.path)), f"{made.error:.1e} of {tolerance:.0e}"
+    out.print(f"[bold]{path}[/bold]  {size(made.num_bytes)}, largest error {error}")
     out.print(height_and_width(made))
     out.print("\n" + usage(made), markup=False, soft_wrap=True)
 
@@ -57,7 +59,7 @@ def export(
 def find(weights: str, model: str | None) -> AnyModel:
     """A trained model, or by its bare name one as it is before training, for those who ask what it would cost."""
     if weights in MODELS and not Path(weights).exists():
-        err.print(f"[yellow]{weights} is the name of a model without weights: its answers mean nothing yet[/yellow]")
+        err.print(f"{weights} is the name of a model without weights: its answers mean nothing yet", style="yellow")
         torch.manual_seed(0)
         return create_model(weights)
     return load(weights, model=model)

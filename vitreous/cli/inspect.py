@@ -14,7 +14,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from vitreous.cli.sheet import contact_sheet
+from vitreous.cli.sheet import MOST_PER_CLASS, contact_sheet
 from vitreous.cli.show import err, out, table
 from vitreous.data.inspect import Duplicate, Inspection, Look
 from vitreous.data.inspect import inspect as inspect_splits
@@ -42,8 +42,8 @@ def inspect(
         per_class: Pictures of each class on the contact sheet.
         seed: Another seed, other pictures held out.
     """
-    if per_class < 1:
-        raise ValueError(f"per_class must be at least 1, got {per_class}")
+    if not 1 <= per_class <= MOST_PER_CLASS:
+        raise ValueError(f"per_class must lie in [1, {MOST_PER_CLASS}], got {per_class}")
     if not output.parent.is_dir():
         raise ValueError(f"cannot write {output}: there is no folder {output.parent}")
     splits = open_data(source, valid_share=valid_share, seed=seed)

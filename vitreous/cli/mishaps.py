@@ -34,8 +34,13 @@ def tell(error: Exception, command: str) -> int:
         traceback.print_exception(error)
     elif code == BUG:
         told += f" ({where_to_look(error)})"
-    print(f"{speaker('' if is_foreseen(error) else command)}: {told}", file=sys.stderr)
+    print(f"{speaker('' if is_foreseen(error) else command)}: {one_line(told)}", file=sys.stderr)
     return code
+
+
+def one_line(text: str) -> str:
+    """The text with its control characters written out: names of files and classes may hold line ends and more."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text.strip())
 
 
 def speaker(command: str) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tyro
 from rich.table import Table
+from rich.text import Text
 
 from vitreous.anatomy import Anatomy, Part, anatomy
 from vitreous.catalogue import Entry, Order, catalogue, entry
@@ -93,13 +94,13 @@ def show(model: Name) -> None:
 
 
 def stages(made: Anatomy) -> Table:
-    rows = [
+    rows: list[tuple[str | Text, ...]] = [
         (part.home, blocks(part), shape(part), str(part.stride or ""), count(part.parameters), count(part.macs))
         for part in made.parts
     ]
     if made.other_parameters:
         rows.append(("", "tokens and the like", "", "", count(made.other_parameters), ""))
-    rows.append(("", "[bold]in all[/bold]", "", "", count(made.cost.parameters), count(made.cost.macs)))
+    rows.append(("", Text("in all", style="bold"), "", "", count(made.cost.parameters), count(made.cost.macs)))
     title = f"One image of {made.cost.image_size[0]}×{made.cost.image_size[1]} pixels"
     return table(title, ("part", "what", "comes out", "stride", "parameters", "MACs"), rows, left=2)
 

@@ -63,7 +63,7 @@ def predict(
         lines = stream(found, paths, format, top)
     else:
         lines = resume(predictor, paths, output, {"weights": fingerprint(weights), "top": top}, format, top)
-        err.print(f"{sum('skipped' not in line for line in lines):,} images in {output}")
+        err.print(f"{sum('skipped' not in line for line in lines):,} images in {output}", markup=False)
     report_skipped({line["file"]: line["skipped"] for line in lines if "skipped" in line}, len(lines))
 
 

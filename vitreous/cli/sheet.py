@@ -14,7 +14,7 @@ from vitreous.data.labels import chunks_of, shown_by
 from vitreous.data.pack import as_picture
 from vitreous.data.pictures import BadPicture
 
-MOST_CLASSES = 30
+MOST_CLASSES, MOST_PER_CLASS = 30, 100
 CELL, GAP = 112, 8  # pixels of a picture's place, and between places
 NAMES = 130  # pixels for the names at the left
 TRIES = 3  # pictures at hand for each place, should some be broken

@@ -15,8 +15,8 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, left: int = 1) -> Table:
-    """A table whose first ``left`` columns are words and the others numbers."""
-    rows = list(rows)
+    """A table whose first ``left`` columns are words and the others numbers; plain strings are shown as they are."""
+    rows = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
     result = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         width = longest(row[index] for row in rows) if index == 0 else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import tyro
+from rich.markup import escape
 
 from vitreous.cli.named import gathered, registry
 from vitreous.cli.old_spellings import modernized
@@ -69,7 +70,7 @@ def resolve(known: argparse.Namespace, options: list[str]) -> Recipe:
 def chosen(choices: list[Choice], source: str) -> str:
     name, value = (max(len(getattr(choice, part)) for choice in choices) for part in ("setting", "value"))
     lines = [f"  {choice.setting:<{name}}  {choice.value:<{value}}  because {choice.reason}" for choice in choices]
-    return "\n".join([f"[bold]Chosen for {source}[/bold]", *lines, ""])
+    return "\n".join([f"[bold]Chosen for {escape(source)}[/bold]", *lines, ""])
 
 
 def with_options(recipe: Recipe, options: list[str], program: str) -> Recipe:
@@ -100,7 +101,8 @@ def run(recipe: Recipe, output: Path, world: World, *, resume: bool, command: li
         outcome = train_on(prepared, recipe, output, world, resume=resume, command=told)
     except Interrupted as stopped:
         if world.is_main:
-            err.print(f"\n{stopped}. Go on with\n  {shlex.join(['vitreous', 'train', *words, '--resume'])}")
+            again = shlex.join(["vitreous", "train", *words, "--resume"])
+            err.print(f"\n{stopped}. Go on with\n  {again}", markup=False)
         raise SystemExit(130) from None
     if world.is_main:
         out.print(farewell(outcome, output), soft_wrap=True)
@@ -120,14 +122,15 @@ def introduce(recipe: Recipe, prepared: Prepared, output: Path) -> None:
     number = sum(parameter.numel() for parameter in model.parameters())
     valid = f"{len(prepared.valid):,} to validate" if prepared.valid is not None else "none to validate"
     out.print(f"{type(model).__name__} with {number:,} parameters; {len(train):,} pictures of {len(train.classes)} "
-              f"classes to learn from, {valid}; run folder {output}", soft_wrap=True)  # fmt: skip
+              f"classes to learn from, {valid}; run folder {output}", markup=False, soft_wrap=True)  # fmt: skip
     for note in prepared.notes:
-        err.print(f"note: {note}")
+        err.print(f"note: {note}", markup=False)
     for finding in examine(recipe, prepared):
-        err.print(f"[yellow]doctor:[/yellow] {finding}")
+        err.print(f"[yellow]doctor:[/yellow] {escape(str(finding))}")
 
 
 def farewell(outcome: Outcome, output: Path) -> str:
+    folder = escape(str(output))
     lines = [f"{outcome.images:,} pictures in {outcome.seconds / 60:.1f} minutes"]
     if outcome.metrics:
         assert outcome.meter is not None
@@ -137,11 +140,11 @@ def farewell(outcome: Outcome, output: Path) -> str:
     return f"""
 {", ".join(lines)}
 
-  {output}/model.safetensors   the model
-  {output}/report.html         curves, confusions, the worst mistakes
+  {folder}/model.safetensors   the model
+  {folder}/report.html         curves, confusions, the worst mistakes
 
 Next:
-  vitreous predict {output}/model.safetensors PICTURES"""
+  vitreous predict {folder}/model.safetensors PICTURES"""
 
 
 def usage() -> str:

@@ -149,7 +149,9 @@ def strips(picture: Image.Image) -> Iterator[tuple[slice, NDArray[np.float64]]]:
     for top in range(0, picture.height, tall):
         rows = slice(top, min(top + tall, picture.height))
         values = np.asarray(picture.crop((0, rows.start, picture.width, rows.stop)))
-        yield rows, np.nan_to_num(values.astype(np.float64))
+        with np.errstate(invalid="ignore"):  # of a damaged file's numbers that are none
+            numbers = values.astype(np.float64)
+        yield rows, np.nan_to_num(numbers)
 
 
 def plain_reason(reason: str) -> str:

@@ -90,7 +90,9 @@ def checked_index(content: Any) -> Index:
     need(isinstance(classes, list) and types_of(classes) <= {str}, "its classes are no list of names")
     need(isinstance(shards, list), "it has no list of shards")
     need(type(content.get("multi_label")) is bool, "it does not say whether there are several labels per image")
-    return Index(tuple(classes), content["multi_label"], [checked_shard(entry, len(classes)) for entry in shards])
+    listed = [checked_shard(entry, len(classes)) for entry in shards]
+    need(any(shard.targets for shard in listed), "it lists no pictures")
+    return Index(tuple(classes), content["multi_label"], listed)
 
 
 def checked_shard(entry: Any, num_classes: int) -> Shard:

@@ -40,7 +40,8 @@ def norms_figure(norms: Mapping[str, Float[Array, " n"]], outliers: Mapping[str,
     figure, (axis,) = side_by_side(1)
     values = [as_numbers(lengths).flatten().numpy() for lengths in norms.values()]
     odd = [np.asarray(as_numbers(outliers[name]).flatten().numpy(), dtype=bool) for name in norms]
-    low, middle, high = (np.array([np.quantile(v, q) for v in values]) for q in (0.05, 0.5, 0.95))
+    with np.errstate(invalid="ignore"):  # between infinite lengths, which damaged weights give, lies none
+        low, middle, high = (np.array([np.quantile(v, q) for v in values]) for q in (0.05, 0.5, 0.95))
     places = np.arange(len(values))
     axis.fill_between(places, low, high, color=BLUE, alpha=0.25, linewidth=0, label="9 of 10 tokens")
     axis.plot(places, middle, color=BLUE, linewidth=1.6, marker="o", markersize=3, label="median")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitreous.files import commit, digest, write_atomically
+from vitreous.files import CannotRead, commit, digest, open_file, write_atomically
 from vitreous.lab.outcome import Outcome
 from vitreous.lab.table import Experiment, find
 from vitreous.lab.trial import Trial
@@ -52,7 +52,7 @@ def read(name: str, trial: Trial) -> Outcome | None:
     try:
         found = json.loads(place(name, trial).read_bytes())
         return Outcome.from_json(found) if found.pop("key") == key(find(name), trial) else None
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -96,7 +96,22 @@ def latest(name: str, folder: Path) -> Outcome | None:
     for kind in ("full", "quick"):
         path = folder / kind / f"{name}.json"
         if path.exists():
-            found = json.loads(path.read_bytes())
-            del found["key"]
-            return Outcome.from_json(found)
+            return kept(path)
     return None
+
+
+def kept(path: Path) -> Outcome:
+    """A kept result, or one line about a file that is none."""
+    try:
+        with open_file(path) as file:
+            found = json.loads(file.read())
+        del found["key"]
+        outcome = Outcome.from_json(found)
+        assert outcome.verdict  # follows from the cases, and fails where they hold other things than numbers
+    except CannotRead:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ValueError(
+            f"{path} is no result of the laboratory, or damaged; remove it and measure anew with vitreous lab run"
+        ) from None
+    return outcome

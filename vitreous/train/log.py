@@ -75,15 +75,16 @@ class RunLog:
             self.last_line = time.monotonic()
             self.say(f"step {step:,} of {self.total:,}  {text}")
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, *, style: str = "") -> None:
+        """Print a line as it is: what looks like markup in it may be the name of a file."""
         if self.shown:
-            self.console.print(text)
+            self.console.print(text, markup=False, style=style)
 
     def complain(self, text: str) -> None:
         """Say it once."""
         if text not in self.complaints:
             self.complaints.add(text)
-            self.say(f"[yellow]{text}[/yellow]")
+            self.say(text, style="yellow")
 
 
 class Appended:

@@ -346,7 +346,7 @@ class Trainer:
                 log.say(f"an earlier model was better; it is the one that is kept and reported, with {score}")
         unreadable = {**self.loader.unreadable, **measured.unreadable}
         if unreadable:
-            log.say(f"[yellow]{len(unreadable):,} images could not be read, e.g. {first_of(unreadable)}[/yellow]")
+            log.say(f"{len(unreadable):,} images could not be read, e.g. {first_of(unreadable)}", style="yellow")
         return {"metrics": measured.meter.result(), "unreadable": unreadable, "meter": measured.meter}
 
     def measure(self, data: Dataset) -> Measured:
