@@ -8,7 +8,7 @@ WEIGHTS are those of DeiT-Tiny under timm's names. Each FOLDER holds ``train/`` 
 |---|---|
 | chosen | what ``vitreous train --data FOLDER --weights WEIGHTS`` chooses, on all training images |
 | plain | AdamW 1e-4, one cycle, label smoothing 0.1, random resized crops and flips |
-| timm | AdamW 5e-4 × batch / 512, decay 0.05, cosine with warm-up, RandAugment, MixUp 0.8, CutMix 1, random erasing |
+| timm | AdamW 5e-4 × batch / 512, decay 0.05, cosine with warm-up, RandAugment (magnitude 7), MixUp 0.8, CutMix 1, random erasing |
 | probe | logistic regression (scikit-learn, C = 1) on standardized features of the frozen model |
 
 The plain scripts and timm's see every image ``--epochs`` times; ours sees them a third of an epoch less, since its
@@ -84,7 +84,7 @@ def plain(weights: str, folder: Path, epochs: int, seed: int) -> float:
 
 
 def timm_recipe(weights: str, folder: Path, epochs: int, seed: int) -> float:
-    data = batches(folder, train=True, auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25)
+    data = batches(folder, train=True, auto_augment="rand-m7-mstd0.5-inc1", re_prob=0.25)
     num_classes, total = len(data.dataset.classes), epochs * len(data)  # type: ignore[attr-defined]
     model = pretrained(weights, num_classes, drop_path_rate=0.1)
     mixup = Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, label_smoothing=0.1, num_classes=num_classes)
