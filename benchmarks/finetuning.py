@@ -8,7 +8,7 @@ WEIGHTS are those of DeiT-Tiny under timm's names. Each FOLDER holds ``train/`` 
 |---|---|
 | chosen | what ``vitreous train --data FOLDER --weights WEIGHTS`` chooses, on all training images |
 | plain | AdamW 1e-4, one cycle, label smoothing 0.1, random resized crops and flips |
-| timm | AdamW 5e-4 × batch / 512, decay 0.05, cosine with warm-up, RandAugment (magnitude 7), MixUp 0.8, CutMix 1, random erasing |
+| timm | AdamW 5e-4 × batch / 512, decay 0.05, cosine, RandAugment 7, MixUp 0.8, CutMix 1, erasing |
 | probe | logistic regression (scikit-learn, C = 1) on standardized features of the frozen model |
 
 The plain scripts and timm's see every image ``--epochs`` times; ours sees them a third of an epoch less, since its
