@@ -57,8 +57,8 @@ table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabu
 .gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(13.5rem, 1fr)); gap: 1.25rem 1rem }
 .gallery figure { margin: 0 }
 .gallery .pair { display: flex; gap: 2px; align-items: flex-start }
-.gallery img { width: 6.5rem; min-width: 0; aspect-ratio: 1; object-fit: contain; border-radius: 3px; image-rendering: pixelated;
-  background: var(--panel) }
+.gallery img { width: 6.5rem; min-width: 0; aspect-ratio: 1; object-fit: contain; border-radius: 3px;
+  image-rendering: pixelated; background: var(--panel) }
 .gallery figcaption { margin-top: 0.35rem; font-size: 0.85rem; line-height: 1.35; overflow-wrap: anywhere }
 summary { cursor: pointer; font-size: 0.95rem }
 details table { margin-top: 0.75rem }
