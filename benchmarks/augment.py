@@ -1,4 +1,4 @@
-"""Augmenting a batch at once beside torchvision's transforms picture by picture: the same augmentation, from memory.
+"""Augmenting a batch at once beside torchvision's transforms image by image: the same augmentation, from memory.
 
 python -m benchmarks.augment --threads 1
 """
@@ -16,14 +16,14 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from benchmarks.interleave import interleave, speed_up
-from vitreous.data.augment import Augment, Dice, augment_pixels, cut
+from vitreous.data.augment import Augment, Draws, augment_pixels, cut
 from vitreous.spec import Preprocess
 
 BATCH = 256
 SHIFTED = [v2.RandomCrop(32, padding=4, padding_mode="reflect"), v2.RandomHorizontalFlip()]
 RESIZED = [v2.RandomResizedCrop(64, scale=(0.35, 1.0)), v2.RandomHorizontalFlip()]
 
-#: What is done, the side in pixels, our settings, and torchvision's steps before normalising.
+#: What is done, the side in pixels, our settings, and torchvision's steps before normalizing.
 SETTINGS: dict[str, tuple[int, Augment, list[v2.Transform]]] = {
     "pad, flip": (32, Augment("pad"), SHIFTED),
     "… RandAugment(2, 9)": (32, Augment("pad", randaugment_ops=2), [*SHIFTED, v2.RandAugment(2, 9)]),
@@ -34,26 +34,26 @@ SETTINGS: dict[str, tuple[int, Augment, list[v2.Transform]]] = {
 
 def ours(images: Tensor, augment: Augment, preprocess: Preprocess) -> Callable[[], Tensor]:
     def run() -> Tensor:
-        dice = Dice.throw(0, 0, 0, BATCH, slice(None))
-        cropped = cut(images, augment, preprocess.image_size, dice)
-        return augment_pixels(cropped, torch.empty(BATCH, 0), augment, preprocess=preprocess, dice=dice)[0]
+        draws = Draws.sample(0, 0, 0, BATCH, slice(None))
+        cropped = cut(images, augment, preprocess.image_size, draws)
+        return augment_pixels(cropped, torch.empty(BATCH, 0), augment, preprocess=preprocess, draws=draws)[0]
 
     return run
 
 
-def theirs(pictures: list[Tensor] | list[Image.Image], steps: list[v2.Transform]) -> Callable[[], Tensor]:
+def theirs(files: list[Tensor] | list[Image.Image], steps: list[v2.Transform]) -> Callable[[], Tensor]:
     preprocess = Preprocess()
     to_float = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
     transform = v2.Compose([*steps, *to_float, v2.Normalize(list(preprocess.mean), list(preprocess.std))])
-    return lambda: torch.stack([transform(picture) for picture in pictures])
+    return lambda: torch.stack([transform(file) for file in files])
 
 
 def contestants(side: int, augment: Augment, steps: list[v2.Transform]) -> dict[str, Callable[[], Tensor]]:
     pixels = np.random.default_rng(0).integers(0, 256, (BATCH, 3, side, side), dtype=np.uint8)
     images = torch.from_numpy(pixels)
-    pictures = [Image.fromarray(np.ascontiguousarray(picture.transpose(1, 2, 0))) for picture in pixels]
+    files = [Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0))) for image in pixels]
     return {
-        "torchvision, Pillow": theirs(pictures, steps),
+        "torchvision, Pillow": theirs(files, steps),
         "torchvision, tensors": theirs(list(images), steps),
         "vitreous": ours(images, augment, Preprocess((side, side))),
     }

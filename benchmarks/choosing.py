@@ -1,9 +1,9 @@
-"""What one picture takes through a model of each family, and what twice its sides take: numbers for docs/choosing.md.
+"""What one image takes through a model of each family, and what twice its sides take: numbers for docs/choosing.md.
 
     python -m benchmarks.choosing            writes docs/images/choosing.json and draws docs/images/choosing.png
-    python -m benchmarks.choosing --quick    small pictures, few rounds, into a folder of its own: does it work?
+    python -m benchmarks.choosing --quick    small images, few rounds, into a folder of its own: does it work?
 
-Fresh weights, evaluation mode, float32, no gradients, one thread, one picture at a time; FastViT in its folded form.
+Fresh weights, evaluation mode, float32, no gradients, one thread, one image at a time; FastViT in its folded form.
 The models take turns, and the least of several rounds counts.
 """
 
@@ -62,7 +62,7 @@ def measure(sizes: tuple[int, ...], rounds: int) -> list[dict[str, Any]]:
 
 
 def published(name: str) -> dict[str, Any]:
-    """Accuracy learnt from ImageNet-1k on the smallest pictures there is one for, with a teacher if only so."""
+    """Accuracy learned from ImageNet-1k on the smallest images there is one for, with a teacher if only so."""
     own = sorted((row.data != "in1k", row.pixels, row.top1) for row in PUBLISHED_ACCURACY if row.model == name)
     taught, pixels, top1 = next((row for row in own if row[1] < 300), (False, None, None))
     return {"top1": top1, "tested_at": pixels, "with_teacher": taught}
@@ -102,7 +102,7 @@ def draw(rows: list[dict[str, Any]], side: int) -> Figure:
                 arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": "#888888"},
             )  # fmt: skip
         axis.margins(x=0.15)
-        axis.set_xlabel(f"milliseconds for one picture of {side} pixels, one CPU thread")
+        axis.set_xlabel(f"milliseconds for one image of {side} pixels, one CPU thread")
         axis.grid(color="#EEEEEE")
         axis.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("published ImageNet-1k top-1, %")

@@ -1,14 +1,14 @@
 """Which explanation to trust: every method against random, on photos and on scenes whose subject is known.
 
     python -m benchmarks.faithfulness WEIGHTS PHOTOS.npz RUN     writes docs/figures/faithfulness.json
-    python -m benchmarks.faithfulness … --quick                  few pictures, into a folder of its own: does it work?
+    python -m benchmarks.faithfulness … --quick                  few images, into a folder of its own: does it work?
 
 WEIGHTS are those of DeiT-Tiny, or of any model with --model. PHOTOS.npz holds JPEG files end to end: ``data``,
 ``offsets`` (n + 1) and ``labels``. RUN is the folder, or the model file, of a model that has learned Shapes.
 
 Photos are explained for the class that the model names; scenes for their subject's class, since its mask is what the
 pointing game asks for. Deletion and insertion in five steps over cells of the model's own grid, hidden by a blur;
-integrated gradients in 16 steps; intervals are those of 2,000 resamples of the pictures; float32, one thread.
+integrated gradients in 16 steps; intervals are those of 2,000 resamples of the images; float32, one thread.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def judge_scenes(run: Path, *, number: int, steps: int) -> dict[str, Any]:
 def told(title: str, table: Table, steps: int, accuracy: float) -> dict[str, Any]:
     """Prints the table and gives what is to be recorded of it."""
     print(f"\n## {title} (accuracy {accuracy:.1%})\n\n{markdown(table)}\n\n{trust(table)}")
-    facts = {"title": title, "pictures": table.num_pictures, "steps": steps, "accuracy": accuracy}
+    facts = {"title": title, "images": table.num_images, "steps": steps, "accuracy": accuracy}
     return facts | {"methods": table.to_json(), "trust": trust(table)}
 
 
@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("photos", type=Path)
     parser.add_argument("run", type=Path)
     parser.add_argument("--model", default="deit_tiny_16", help="what the weights belong to")
-    parser.add_argument("--quick", action="store_true", help="few pictures and steps, nothing written to docs")
+    parser.add_argument("--quick", action="store_true", help="few images and steps, nothing written to docs")
     options = parser.parse_args()
     torch.set_num_threads(1)
     photos, scenes, steps = (10, 20, 2) if options.quick else (100, 500, 5)

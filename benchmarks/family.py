@@ -3,7 +3,7 @@
     python -m benchmarks.family runs/family [NAME …]                       Shapes: docs/figures/family.json
     python -m benchmarks.family runs/family --cifar10 FOLDER [NAME …]      CIFAR-10: docs/figures/family_cifar10.json
 
-32,000 pictures of 64 pixels each (CIFAR-10's are enlarged), one after the other. Each run is a folder below the first
+32,000 images of 64 pixels each (CIFAR-10's are enlarged), one after the other. Each run is a folder below the first
 argument; finished runs are read, interrupted ones go on.
 """
 
@@ -25,7 +25,7 @@ FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 
 
 def on_cifar10(folder: str) -> Recipe:
-    """The same settings; shifted and mirrored, since these pictures do not come without end."""
+    """The same settings; shifted and mirrored, since these images do not come without end."""
     return replace(recipe, data=DataConfig(folder, valid_share=0.0, valid="test"), augment=Augment(crop="pad", pad=8))
 
 

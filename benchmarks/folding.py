@@ -1,7 +1,7 @@
 """What folding a FastViT saves: a forward pass with all branches beside one with a convolution in the place of each.
 
     python -m benchmarks.folding            writes docs/figures/folding.json
-    python -m benchmarks.folding --quick    small pictures, few rounds, into a folder of its own: does it work?
+    python -m benchmarks.folding --quick    small images, few rounds, into a folder of its own: does it work?
 
 Evaluation mode, float32, no gradients, one thread, each row at its native size. Both forms take turns, and the least of
 several rounds counts. Parameters and MACs say what folding would save if they were all; the rest is maps that need not
@@ -64,7 +64,7 @@ def show(rows: list[Row]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small pictures, few rounds, nothing written to docs")
+    parser.add_argument("--quick", action="store_true", help="small images, few rounds, nothing written to docs")
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     torch.set_num_threads(1)

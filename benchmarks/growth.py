@@ -3,7 +3,7 @@
     python -m benchmarks.growth            writes docs/images/growth.json and draws docs/images/growth.png
     python -m benchmarks.growth --quick    small grids, into a folder of its own: does it work?
 
-A mixer alone, projections and all: width 192, 3 heads, no prefix tokens, one picture, float32, no gradients, one
+A mixer alone, projections and all: width 192, 3 heads, no prefix tokens, one image, float32, no gradients, one
 thread. Mixers take turns on each grid, and the best of several rounds counts. A slope is that of log cost over log
 tokens, fitted over the upper half of the grids: 2 where cost grows with the square of the tokens, 1 where with their
 number.
@@ -111,7 +111,7 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def colour(name: str) -> str | tuple[float, ...]:
+def color(name: str) -> str | tuple[float, ...]:
     """The first mixer is full attention, against which the others are seen."""
     index = list(MIXERS).index(name)
     tones = colormaps["tab20"].colors
@@ -120,7 +120,7 @@ def colour(name: str) -> str | tuple[float, ...]:
 
 def draw_lines(axes: Axes, tokens: Sequence[int], lines: Mapping[str, Sequence[float]]) -> None:
     for name, values in lines.items():
-        axes.plot(tokens, values, marker="o", markersize=3, linewidth=1.3, color=colour(name))
+        axes.plot(tokens, values, marker="o", markersize=3, linewidth=1.3, color=color(name))
     start = min(values[0] for values in lines.values()) / 2
     for power, name in ((1, "n"), (2, "n²")):
         growth = [start * (count / tokens[0]) ** power for count in tokens]
@@ -133,17 +133,17 @@ def label_ends(axes: Axes, last: int, ends: Mapping[str, tuple[float, float]]) -
     low, high = np.log(axes.get_ylim())
     order = sorted(ends, key=lambda name: ends[name][0])
     heights = moved_apart([(np.log(ends[name][0]) - low) / (high - low) for name in order], gap=0.04)
-    colours = {name: colour(name) for name in ends}
+    colors = {name: color(name) for name in ends}
     for name, height in zip(order, heights, strict=True):
         value, slope = ends[name]
         axes.annotate(
             f"{name} ({slope:.2f})",
             (last, value),
             (last * 1.5, np.exp(low + height * (high - low))),
-            color=colours[name],
+            color=colors[name],
             va="center",
             fontsize=9,
-            arrowprops={"arrowstyle": "-", "color": colours[name], "linewidth": 0.5, "relpos": (0, 0.5)},
+            arrowprops={"arrowstyle": "-", "color": colors[name], "linewidth": 0.5, "relpos": (0, 0.5)},
         )
 
 

@@ -30,11 +30,11 @@ def interleave_for(
     turn of ``turn`` seconds is over and the best pass counts: the first finds the caches full of somebody else's
     weights, and perhaps somebody else's threads still spinning.
     """
-    order, dice = list(contestants), random.Random(0)
+    order, draws = list(contestants), random.Random(0)
     seconds: dict[str, list[float]] = {name: [] for name in order}
     rounds, end = 0, time.perf_counter() + budget
     while rounds < fewest or time.perf_counter() < end:
-        dice.shuffle(order)
+        draws.shuffle(order)
         for name in order:
             seconds[name].append(best_pass(contestants[name], turn))
         rounds += 1

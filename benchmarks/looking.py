@@ -3,7 +3,7 @@
     python -m benchmarks.looking WEIGHTS FOLDER     writes docs/images/looking.png and looking.json
 
 WEIGHTS are those of DeiT-Tiny, or of any model with --model; FOLDER holds photos. Values are means over the photos, a
-dot in the figure for every head. Distances are between the centres of cells, in pixels of the model's input, the class
+dot in the figure for every head. Distances are between the centers of cells, in pixels of the model's input, the class
 token left out; entropy is in nats over all keys; a token is an outlier above three times the median norm.
 """
 
@@ -16,7 +16,7 @@ import torch
 
 import vitreous as vt
 from benchmarks.record import write_record
-from vitreous.data.pictures import find_pictures, open_picture
+from vitreous.data.image_files import find_images, open_image
 from vitreous.draw.measures import layers_figure
 from vitreous.explain.measures import head_similarity, outliers
 
@@ -32,7 +32,7 @@ def main() -> None:
     torch.set_num_threads(1)
     model = vt.load(options.weights, model=options.model).eval()
     prepare = vt.transforms(model)
-    images = torch.stack([prepare(open_picture(path)) for path in find_pictures([options.folder])])
+    images = torch.stack([prepare(open_image(path)) for path in find_images([options.folder])])
     with vt.record(model, what=["weights", "norms"]) as trace, torch.no_grad():
         model(images)
     measures = {

@@ -1,4 +1,4 @@
-"""What every method calls important, on scenes whose subject is known: a picture of pictures.
+"""What every method calls important, on scenes whose subject is known: an image of images.
 
     python -m benchmarks.maps RUN     writes docs/images/maps.png and maps.json
 
@@ -18,7 +18,7 @@ from matplotlib.colors import Normalize
 import vitreous as vt
 from benchmarks.record import write_record
 from vitreous.data.scenes import TEST_SEED
-from vitreous.draw.overlay import as_picture, blended
+from vitreous.draw.overlay import blended, image_at
 from vitreous.draw.sheet import draw_sheet
 from vitreous.explain.attribution import cell_size, methods_for
 from vitreous.explain.faithfulness import on_cells, pointing
@@ -53,11 +53,11 @@ def main() -> None:
     }
     tiles = []
     for index, number in enumerate(chosen.tolist()):
-        picture = np.repeat(np.repeat(scenes.images[number], ENLARGED, axis=1), ENLARGED, axis=2)
-        tiles.append(as_picture(picture))
+        image = np.repeat(np.repeat(scenes.images[number], ENLARGED, axis=1), ENLARGED, axis=2)
+        tiles.append(image_at(image))
         for heat in heats.values():
             values = heat[index].clamp(min=0)
-            tiles.append(blended(picture, values, norm=Normalize(0.0, float(values.max()) or 1.0, clip=True)))
+            tiles.append(blended(image, values, norm=Normalize(0.0, float(values.max()) or 1.0, clip=True)))
     names = [vt.Shapes.classes[label] for label in labels.tolist()]
     titles = ["", *heats] + [""] * (len(tiles) - 1 - len(heats))
     sheet = draw_sheet(tiles, titles, columns=1 + len(heats), side=1.25, rows=names)

@@ -3,7 +3,7 @@
     python -m benchmarks.recording            writes docs/figures/recording.json
     python -m benchmarks.recording --quick    a small model, few rounds, into a folder of its own: does it work?
 
-ViT-B/16 at 384 pixels, one picture, float32, no gradients, one thread. The ways take turns, and the least of several
+ViT-B/16 at 384 pixels, one image, float32, no gradients, one thread. The ways take turns, and the least of several
 rounds counts. Held is what the trace keeps afterwards. The peak is how far the resident memory rises above that of the
 model at rest, measured in a process of its own, on Linux.
 """

@@ -127,15 +127,15 @@ def onnx_runtime_int8(course: Course) -> Runner:
     from onnxruntime.quantization import quantize_dynamic
 
     path = onnx_file(course)
-    quantised = path.with_suffix(".int8.onnx")
+    quantized = path.with_suffix(".int8.onnx")
     model = onnx.load(path)
-    del model.graph.value_info[:]  # shapes that the quantiser would find contradictory
+    del model.graph.value_info[:]  # shapes that the quantizer would find contradictory
     logging.disable(logging.WARNING)  # it recommends preprocessing at every call
     try:
-        quantize_dynamic(model, quantised, per_channel=True, reduce_range="avx512_vnni" not in cpu_flags())
+        quantize_dynamic(model, quantized, per_channel=True, reduce_range="avx512_vnni" not in cpu_flags())
     finally:
         logging.disable(logging.NOTSET)
-    return onnx_session(onnxruntime, quantised)
+    return onnx_session(onnxruntime, quantized)
 
 
 def onnx_session(onnxruntime: Any, path: Path) -> Runner:

@@ -44,16 +44,16 @@ def tensor(scenes: Scenes) -> torch.Tensor:
 def train(model: nn.Module, seconds: float, peak: float) -> int:
     """Fresh scenes, AdamW, warm-up and cosine by the clock; returns the images seen."""
     data = vt.Shapes(2**40)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.02)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.02)
     start, step = time.monotonic(), 0
     while (done := (time.monotonic() - start) / seconds) < 1:
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = peak * min(1, done / 0.05) * 0.5 * (1 + math.cos(math.pi * done))
         scenes = data.batch(range(step * BATCH, (step + 1) * BATCH))
         loss = F.cross_entropy(model(tensor(scenes)), torch.from_numpy(scenes.labels))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         step += 1
         if step % 200 == 0:
             print(f"  {done:4.0%}  {step * BATCH:,} images, loss {loss.item():.3f}", flush=True)

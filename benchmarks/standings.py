@@ -96,8 +96,8 @@ def draw(races: Sequence[Race]) -> Figure:
 def draw_bars(axes: Axes, race: Race) -> None:
     rows = fastest_first(race)
     places = range(len(rows))
-    colours = [OURS if row["name"].startswith("vitreous") else THEIRS for row in rows]
-    axes.barh(places, [row["speed_up"] for row in rows], color=colours, height=0.7)
+    colors = [OURS if row["name"].startswith("vitreous") else THEIRS for row in rows]
+    axes.barh(places, [row["speed_up"] for row in rows], color=colors, height=0.7)
     axes.hlines(places, *zip(*(row["quartiles"] for row in rows), strict=True), color="black", linewidth=1.2)
     axes.axvline(1, color="black", linewidth=0.6, linestyle=":")
     for place, row in zip(places, rows, strict=True):

@@ -14,7 +14,7 @@ from typing import Any
 
 KEPT = (
     *("command", "commit", "accuracy", "images", "seconds", "parameters"),
-    *("train_pictures", "valid_pictures", "steps", "seed", "threads"),
+    *("train_images", "valid_images", "steps", "seed", "threads"),
 )
 
 

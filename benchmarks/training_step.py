@@ -38,7 +38,7 @@ from vitreous.train.loop import Trainer
 from vitreous.train.optim import AdamW
 from vitreous.train.parallel import World
 
-MODELS = {  # with the pictures of one step
+MODELS = {  # with the images of one step
     "tiny": (SIZES["tiny"].override(image_size=32, patch_size=4), 128),
     "recipe": (plain.model, 128),
     "small": (SIZES["small"], 8),
@@ -109,7 +109,7 @@ def plain_loop(recipe: Recipe, prepared: Prepared) -> Iterator[None]:
     if train.compile:
         for block in model.blocks:
             block.compile()
-    optimiser = torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         model.parameters(), lr=train.optimizer.lr, weight_decay=train.optimizer.weight_decay, fused=True
     )
     preprocess = prepared.model.spec.preprocess
@@ -118,8 +118,8 @@ def plain_loop(recipe: Recipe, prepared: Prepared) -> Iterator[None]:
         batch = loader.batch(step)
         F.cross_entropy(model(batch.images), batch.targets, label_smoothing=0.1).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), train.clip)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         yield
 
 
@@ -185,7 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", required=True, help="the folder that holds CIFAR-10")
     parser.add_argument("--model", choices=MODELS, default="tiny", help="tiny and recipe at 32 pixels, small at 224")
-    parser.add_argument("--batch", type=int, help="pictures of one step")
+    parser.add_argument("--batch", type=int, help="images of one step")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--compiled", action="store_true", help="also both with their blocks compiled")

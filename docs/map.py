@@ -2,7 +2,7 @@
 
     python docs/map.py
 
-Every diagram comes from ``vitreous.anatomy``, so a model that changes changes its picture.
+Every diagram comes from ``vitreous.anatomy``, so a model that changes changes its image.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import vitreous as vt
 from vitreous.anatomy import Anatomy, Part, anatomy
-from vitreous.catalogue import entry
+from vitreous.catalog import entry
 from vitreous.cli.models import blocks, shape
 from vitreous.cli.show import count
 from vitreous.models import FAMILIES
@@ -34,10 +34,10 @@ ROWS = tuple(name for family in FAMILIES.values() for name in family.drawn)
 
 
 class Kind(NamedTuple):
-    """What a token looks at, in a picture of 8×8 cells; 2 marks the token itself."""
+    """What a token looks at, in an image of 8×8 cells; 2 marks the token itself."""
 
     name: str
-    colour: str
+    color: str
     titles: tuple[str, ...]  # of mixers and blocks, as in vitreous.anatomy
     icon: NDArray[np.int64]
 
@@ -69,7 +69,7 @@ KINDS = (
     Kind("convolution", "#009E73", ("bottleneck", "basic block"), seen((2, 3, 5, 6))),
     Kind("depthwise convolution", "#7BC8A4",
          ("MB conv", "inverted residual", "depthwise conv", "separable conv", "rep mixer"), seen((1, 2, 6, 7))),
-    Kind("mean of the neighbours", "#999933", ("pooling", "pool difference"), seen((2, 3, 5, 6))),
+    Kind("mean of the neighbors", "#999933", ("pooling", "pool difference"), seen((2, 3, 5, 6))),
 )  # fmt: skip
 OTHER = Kind("another mixer", "#333333", (), seen())
 KIND_OF = {title: kind for kind in KINDS for title in kind.titles}
@@ -98,7 +98,7 @@ def draw_legend(axis: Axes) -> None:
         axis.text(left + 2.3, top - 1.0, wrapped(kind.name), va="center", fontsize=9)
     axis.text(
         4 * 10.2, 1.5,
-        "light grey: stem, or a step to a coarser map\nblack: another mixer\n"
+        "light gray: stem, or a step to a coarser map\nblack: another mixer\n"
         "height: side of the map, in octaves\none bar: one block",
         va="center", fontsize=9, color="#444444",
     )  # fmt: skip
@@ -116,9 +116,9 @@ def wrapped(text: str, width: int = 22) -> str:
 def draw_icon(axis: Axes, kind: Kind, left: float, bottom: float, side: float) -> None:
     cell = side / 8
     for (row, column), value in np.ndenumerate(kind.icon):
-        colour = ("#EEEEEE", kind.colour, "#000000")[value]
+        color = ("#EEEEEE", kind.color, "#000000")[value]
         place = (left + column * cell, bottom + side - (row + 1) * cell)
-        axis.add_patch(Rectangle(place, cell, cell, facecolor=colour, edgecolor="white", linewidth=0.4))
+        axis.add_patch(Rectangle(place, cell, cell, facecolor=color, edgecolor="white", linewidth=0.4))
 
 
 def draw_model(axis: Axes, name: str, made: Anatomy) -> None:
@@ -136,7 +136,7 @@ def draw_model(axis: Axes, name: str, made: Anatomy) -> None:
         left += GAP
         for number, title in enumerate(part.titles):
             place = (left + number * STEP, 0.0)
-            axis.add_patch(Rectangle(place, STEP * 0.88, height, facecolor=KIND_OF.get(title, OTHER).colour))
+            axis.add_patch(Rectangle(place, STEP * 0.88, height, facecolor=KIND_OF.get(title, OTHER).color))
         middle = left + len(part.titles) * STEP / 2
         axis.text(middle, -0.2, f"{part.dim}·{part.grid[0]}²", ha="center", va="center", fontsize=8)
         left, before = left + len(part.titles) * STEP + 0.3, height
@@ -163,7 +163,7 @@ def height_of(part: Part) -> float:
 
 
 def top1(name: str) -> str:
-    """Learnt from ImageNet-1k alone, if published; a dagger where a teacher helped, a star where more pictures did."""
+    """Learnt from ImageNet-1k alone, if published; a dagger where a teacher helped, a star where more images did."""
     own = {row.data: row for row in PUBLISHED_ACCURACY if row.model == name and is_smallest(row)}
     for data, mark in (("in1k", ""), ("in1k, distilled", "†"), ("in21k", "*")):
         if data in own:
@@ -177,13 +177,13 @@ def draw_accuracy(points: list[tuple[Accuracy, int]]) -> Figure:
     points = [(row, macs) for row, macs in points if is_smallest(row)]
     left, right = figure.subplots(1, 2, sharey=True)
     for axis, kinds, title in (
-        (left, ("in1k", "in1k, distilled"), "learnt from ImageNet-1k"),
-        (right, ("in21k",), "learnt from more pictures first"),
+        (left, ("in1k", "in1k, distilled"), "learned from ImageNet-1k"),
+        (right, ("in21k",), "learned from more images first"),
     ):
         draw_lines(axis, [(row, macs) for row, macs in points if row.data in kinds])
         axis.set_title(title, fontsize=12)
         axis.set_xscale("log")
-        axis.set_xlabel("multiply-accumulates for one picture at the size tested")
+        axis.set_xlabel("multiply-accumulates for one image at the size tested")
         axis.grid(color="#EEEEEE")
         axis.spines[["top", "right"]].set_visible(False)
     left.set_ylabel("ImageNet-1k top-1, published, %")
@@ -193,7 +193,7 @@ def draw_accuracy(points: list[tuple[Accuracy, int]]) -> Figure:
     return figure
 
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255", "#999933")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255", "#999933")
 LINES = ("-", "--", ":")
 
 
@@ -206,16 +206,16 @@ def draw_lines(axis: Axes, points: list[tuple[Accuracy, int]]) -> None:
     for (family, data), own in families.items():
         own.sort(key=lambda point: point[1])
         number = names.index(family)
-        colour, style = COLOURS[number % len(COLOURS)], LINES[number // len(COLOURS)]
+        color, style = COLORS[number % len(COLORS)], LINES[number // len(COLORS)]
         x, y = [macs for _, macs in own], [row.top1 for row, _ in own]
-        face = "white" if data == "in1k, distilled" else colour
-        axis.plot(x, y, style, marker="o", markersize=5, color=colour, markerfacecolor=face, linewidth=1.2)
-        labels.append((y[-1], x[-1], family + (", teacher" if data == "in1k, distilled" else ""), colour))
+        face = "white" if data == "in1k, distilled" else color
+        axis.plot(x, y, style, marker="o", markersize=5, color=color, markerfacecolor=face, linewidth=1.2)
+        labels.append((y[-1], x[-1], family + (", teacher" if data == "in1k, distilled" else ""), color))
     spread(axis, labels)
 
 
 def is_smallest(row: Accuracy) -> bool:
-    """The same model tested on larger pictures stands in the table only."""
+    """The same model tested on larger images stands in the table only."""
     return row.pixels == min(r.pixels for r in PUBLISHED_ACCURACY if (r.model, r.data) == (row.model, row.data))
 
 
@@ -233,10 +233,10 @@ def spread(axis: Axes, labels: list[tuple[float, float, str, str]], least: float
         heights[:-1] -= overlap
         heights[1:] += overlap
     right = axis.get_xlim()[1]
-    for height, (end, x, text, colour) in zip(heights, labels, strict=True):
+    for height, (end, x, text, color) in zip(heights, labels, strict=True):
         axis.annotate(
-            text, (x, end), (right * 2, height), va="center", fontsize=9, color=colour,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.6},
+            text, (x, end), (right * 2, height), va="center", fontsize=9, color=color,
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.5, "alpha": 0.6},
         )  # fmt: skip
 
 
@@ -247,24 +247,24 @@ Drawn by `python docs/map.py` from the models themselves; `vitreous models show 
 ![every backbone as the same diagram](images/map.png)
 
 The rows go from attention in every block to attention in none. Read a row from left to right, as an image goes through
-it. Light grey is the stem or a step to a coarser map, every bar is one block, its height the side of the map (one
-octave for every halving), its colour what a token looks at there. Under each stage stand its width and its map. On the
-right: parameters, multiply-accumulates at the model's own image size, and published ImageNet-1k accuracy when learnt
+it. Light gray is the stem or a step to a coarser map, every bar is one block, its height the side of the map (one
+octave for every halving), its color what a token looks at there. Under each stage stand its width and its map. On the
+right: parameters, multiply-accumulates at the model's own image size, and published ImageNet-1k accuracy when learned
 from ImageNet-1k alone (†: with a teacher's help, \\*: from more images).
 
 What to look for:
 
-- **ViT** is one colour and one height: every token sees every other, at one coarse resolution, from the first block on.
+- **ViT** is one color and one height: every token sees every other, at one coarse resolution, from the first block on.
 - **PVT and Swin** have the same silhouette: four stages, each half as fine and about twice as wide. They differ in
-  colour. PVT keeps sight of the whole map and thins out what is looked at (light blue: one key for several cells, until
+  color. PVT keeps sight of the whole map and thins out what is looked at (light blue: one key for several cells, until
   in the last stage every cell is a key). Swin looks at every cell, but only within a window, and shifts the windows in
-  every second block so that neighbours meet (orange, in turns).
+  every second block so that neighbors meet (orange, in turns).
 - **DAT** is Swin in its fine stages; in the coarse ones every second block looks at points of the whole map that move.
 - **XCiT** is as flat as a ViT, but its attention mixes channels instead of tokens, so that its cost grows with the
   number of tokens and not with its square; only two last blocks gather what is seen into a class token.
 - **CoAtNet, CAFormer, FastViT and EfficientFormer** put convolution or pooling where maps are fine and attention where
   they are coarse: the expensive tool where it is cheap.
-- **PoolFormer, ConvFormer, CAFormer** are one silhouette in three colours: the papers' point is that the silhouette
+- **PoolFormer, ConvFormer, CAFormer** are one silhouette in three colors: the papers' point is that the silhouette
   does most of the work.
 - **ConvNeXt** is Swin's silhouette without attention.
 
@@ -296,7 +296,7 @@ def stage_table(rows: dict[str, Anatomy]) -> str:
 
 
 def accuracy_table(points: list[tuple[Accuracy, int]]) -> str:
-    lines = ["| model | learnt from | pixels | MACs | top-1 | source |", "|---|---|---:|---:|---:|---|"]
+    lines = ["| model | learned from | pixels | MACs | top-1 | source |", "|---|---|---:|---:|---:|---|"]
     for row, macs in sorted(points, key=lambda point: (entry(point[0].model).paper.family, point[1])):
         cells = (row.model, row.data, str(row.pixels), count(macs), f"{row.top1:.1f} %", row.source)
         lines.append("| " + " | ".join(cells) + " |")
@@ -305,7 +305,7 @@ def accuracy_table(points: list[tuple[Accuracy, int]]) -> str:
 
 @cache
 def macs_at(name: str, pixels: int) -> int:
-    """From the catalogue, whose numbers a test recomputes, where it has them."""
+    """From the catalog, whose numbers a test recomputes, where it has them."""
     known = entry(name)
     return known.macs if known.image_size == (pixels, pixels) else vt.cost(name, pixels).macs
 

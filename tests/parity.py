@@ -47,7 +47,7 @@ class Skip(nn.Module):
 def assert_every_block_matters(model, run) -> None:
     """The proof of sight: with any one block replaced by the identity the output moves by more than 1e-2."""
     expected = run()
-    for index, block in enumerate(model.blocks()):
+    for index, block in enumerate(model.blocks):
         original, block.forward = block.forward, Skip().forward
         moved = error(run(), expected)
         block.forward = original

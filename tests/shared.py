@@ -22,7 +22,7 @@ def need_shared():
         pytest.skip(reason)
 
 
-def golden_pictures() -> list[tuple[str, Image.Image]]:
+def golden_images() -> list[tuple[str, Image.Image]]:
     return [(path.stem, Image.open(path)) for path in sorted((SHARED / "weights" / "images").glob("*.JPEG"))]
 
 

@@ -32,7 +32,7 @@ def test_swin_by_hand():
 
 def test_a_vit_has_one_stage_and_its_class_token_is_no_part():
     made = anatomy("vit_tiny_16")
-    assert [part.home for part in made.parts] == ["stem", "position", "layers", "norm", "head"]
+    assert [part.home for part in made.parts] == ["stem", "position", "blocks", "norm", "head"]
     assert made.parts[2].num_tokens == 197
     assert made.parts[2].grid == (14, 14)
     assert made.other_parameters == 192

@@ -21,7 +21,7 @@ EVERYTHING = {
     "data",
     "cost",
     "anatomy",
-    "catalogue",
+    "catalog",
     "plan",
     "explain",
     "draw",
@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "weights": {"models", "layers", "compress"},
     "cost": {"models", "layers"},
     "anatomy": {"cost", "models", "layers"},
-    "catalogue": {"cost", "models", "weights"},
+    "catalog": {"cost", "models", "weights"},
     "tasks": {"models", "layers", "weights"},
     "train": {"models", "tasks", "data", "weights"},
     "explain": {"layers", "models", "weights", "data", "tasks"},
@@ -104,7 +104,7 @@ def test_evidence_is_computed_without_drawing():
     code = (
         "import sys; from PIL import Image; import vitreous as vt; "
         "model = vt.create_model('vit_tiny_16', depth=1, dim=48, image_size=32, num_classes=3); "
-        "explanation = vt.portrait(model, Image.new('RGB', (32, 32)), quick=True); "
+        "explanation = vt.explain(model, Image.new('RGB', (32, 32)), quick=True); "
         "loaded = lambda: [n for n in ('matplotlib', 'vitreous.draw', 'vitreous.pages') if n in sys.modules]; "
         "print('before', *loaded()); explanation._repr_html_(); print('after', *loaded())"
     )

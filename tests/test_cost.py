@@ -102,7 +102,7 @@ CHECKPOINTED = [
 def test_checkpointed_bytes_are_what_autograd_saves(name, options, most):
     """Between the passes: what blocks take in, and all that is outside them."""
     model = vt.create_model(name, image_size=(112, 224), **options).train()
-    for block in model.blocks():
+    for block in model.blocks:
         block.forward = lambda *args, run=block.forward: checkpoint(run, *args, use_reentrant=False)
     real = saved_bytes(whole(model), model, (112, 224), batch=2)
     cost = vt.cost(name, (112, 224), batch=2, **options)
@@ -158,7 +158,7 @@ def test_the_crossover_is_where_half_is_quadratic(mixer):
 @pytest.mark.parametrize("mixer", LINEAR, ids=str)
 @pytest.mark.parametrize("size", [*SIZES, (16, 16)])
 def test_attention_to_a_fixed_number_of_keys_is_not(mixer, size):
-    """Small images do not mislead, in which a window or a neighbourhood is the whole grid."""
+    """Small images do not mislead, in which a window or a neighborhood is the whole grid."""
     cost = vt.cost("vit_tiny_16", size, mixer=mixer, depth=2)
     assert cost.quadratic_macs == 0
     assert cost.crossover_tokens == math.inf
@@ -177,7 +177,7 @@ def test_a_model_is_left_as_it_was():
     vt.cost(model, 384)
     assert not model.training
     assert {p.device.type for p in model.parameters()} == {"cpu"}
-    assert not model.layers[0].mixer.attend._forward_hooks
+    assert not model.blocks[0].mixer.attend._forward_hooks
 
 
 @pytest.mark.parametrize(

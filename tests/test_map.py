@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vitreous.catalogue import catalogue
+from vitreous.catalog import catalog
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -19,10 +19,8 @@ def drawing():
 
 
 def test_every_family_is_drawn(drawing):
-    drawn = {one.paper.family for one in catalogue() if one.name in drawing.ROWS}
-    assert {one.paper.family for one in catalogue()} - drawn == {"ViT", "DINOv2", "PoolFormerV2"}, (
-        "like DeiT, PoolFormer"
-    )
+    drawn = {one.paper.family for one in catalog() if one.name in drawing.ROWS}
+    assert {one.paper.family for one in catalog()} - drawn == {"ViT", "DINOv2", "PoolFormerV2"}, "like DeiT, PoolFormer"
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def test_ten_lines_from_a_dataset_to_an_explanation(tmp_path):
     prediction = result.predictor(top=2)(data[0][0])
     assert prediction.best in result.classes
     assert vt.Predictor(tmp_path / "model.safetensors", top=2)(data[0][0]) == prediction
-    explanation = vt.portrait(result.model, data[0][0], quick=True)
+    explanation = vt.explain(result.model, data[0][0], quick=True)
     assert explanation.answer.labels.names == result.classes
     assert json.loads((tmp_path / "config.json").read_text())["data"]["source"] == (
         "torchvision.datasets.FakeData with 24 images"
@@ -353,10 +353,10 @@ WRONG = [
     (lambda m: vt.record(m, 3).__enter__(), "layers must be text, or several in a list; got 3"),
     (lambda m: vt.record(m, what=3).__enter__(), "what must be text, or several in a list; got 3"),
     (lambda m: vt.record(m, reduce=3).__enter__(), "reduce must be a function, got 3"),
-    (lambda m: vt.portrait(m, 3), "an image is .* got int"),
-    (lambda m: vt.portrait(m, IMAGES[0], target=1.5), "target is a class's name or number, got 1.5"),
-    (lambda m: vt.portrait(m, IMAGES[0], methods=3), "methods must be text, or several in a list; got 3"),
-    (lambda m: vt.portrait(m, IMAGES[0], progress=3), "progress must be a function, got 3"),
+    (lambda m: vt.explain(m, 3), "an image is .* got int"),
+    (lambda m: vt.explain(m, IMAGES[0], target=1.5), "target is a class's name or number, got 1.5"),
+    (lambda m: vt.explain(m, IMAGES[0], methods=3), "methods must be text, or several in a list; got 3"),
+    (lambda m: vt.explain(m, IMAGES[0], progress=3), "progress must be a function, got 3"),
 ]
 
 

@@ -76,7 +76,7 @@ def test_links_lead_somewhere():
 
 
 def test_figures_have_their_record():
-    for picture in (ROOT / "docs" / "images").glob("*.png"):
-        assert picture.with_suffix(".json").exists()
+    for image in (ROOT / "docs" / "images").glob("*.png"):
+        assert image.with_suffix(".json").exists()
     assert "178,586" in README
     assert '"parameters": 178586' in (ROOT / "docs" / "images" / "quickstart.json").read_text()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from vitreous.deploy.evaluate import Evaluation, evaluate
     from vitreous.deploy.export import Exported, export
     from vitreous.deploy.predictor import Predictor
-    from vitreous.explain.explainer import portrait
-    from vitreous.explain.explanation import Portrait
+    from vitreous.explain.explainer import explain
+    from vitreous.explain.explanation import Explanation
     from vitreous.explain.record import record
     from vitreous.explain.trace import Trace
     from vitreous.models import create_model, list_models
@@ -75,9 +76,9 @@ _HOME = {
     "Predictor": "vitreous.deploy.predictor",
     "Evaluation": "vitreous.deploy.evaluate",
     "evaluate": "vitreous.deploy.evaluate",
-    "Portrait": "vitreous.explain.explanation",
+    "Explanation": "vitreous.explain.explanation",
     "Trace": "vitreous.explain.trace",
-    "portrait": "vitreous.explain.explainer",
+    "explain": "vitreous.explain.explainer",
     "record": "vitreous.explain.record",
     "create_model": "vitreous.models",
     "list_models": "vitreous.models",
@@ -124,6 +125,7 @@ _HOME = {
     "load_weights": "vitreous.weights.load",
     "list_weights": "vitreous.weights.published",
 }
+_RENAMED = {"portrait": "explain", "Portrait": "Explanation"}
 __all__ = ["__version__", *_HOME]
 
 
@@ -139,6 +141,9 @@ sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        warnings.warn(f"vitreous.{name} is now vitreous.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+        return getattr(sys.modules[__name__], _RENAMED[name])
     if name not in _HOME:
         raise AttributeError(f"module 'vitreous' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name]), name)

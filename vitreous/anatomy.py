@@ -24,7 +24,7 @@ from vitreous.spec import Size
 class Part:
     """Some modules that follow each other and do the same."""
 
-    home: str  # where they stand in the model, as in stages.0.layers
+    home: str  # where they stand in the model, as in stages.0.blocks
     titles: tuple[str, ...]  # of each module, as in ("window attention", "shifted window attention")
     is_block: bool
     dim: int  # channels that come out
@@ -57,7 +57,7 @@ def anatomy(model: str | Config, **overrides: Any) -> Anatomy:
     >>> [part.grid for part in anatomy("swin_tiny").parts if part.is_block]
     """
     found = cost(model, **overrides)
-    blocks = set(found.twin.blocks())
+    blocks = set(found.twin.blocks)
     parts = []
     for name, module, args, output in watch(found.twin, found.image_size):
         dim, grid, num_tokens = shape(output, args)
@@ -79,7 +79,7 @@ def anatomy(model: str | Config, **overrides: Any) -> Anatomy:
 
 def units(model: Model) -> Iterator[tuple[str, nn.Module]]:
     """Blocks, and what holds none, with their names."""
-    blocks = set(model.blocks())
+    blocks = set(model.blocks)
 
     def walk(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         if module in blocks or blocks.isdisjoint(module.modules()):

@@ -3,7 +3,7 @@
 A forward pass on the meta device, where nothing is computed, tells the shape that reaches every layer; each kind of
 layer has its formula here. Checked against torch's FLOP counter and against the tensors that autograd really saves,
 to the byte with torch 2.15 on a CPU. Not counted is what rotary positions save (some 7 % of a ViT), windows and
-cross-covariance (up to 20 %), deformable attention (some 25 %), standardised filters and squeeze-and-excitation beside
+cross-covariance (up to 20 %), deformable attention (some 25 %), standardized filters and squeeze-and-excitation beside
 their products.
 
     Linear        MACs  tokens · in · out           saves  its input
@@ -13,7 +13,7 @@ their products.
     Performer     MACs  h · n · r · 2 (k + v)       saves  q, k, v and three numbers per token, feature and head
     LayerNorm                                       saves  its input, mean and deviation per token
     BatchNorm, GroupNorm                            saves  its input, mean and deviation per channel or group
-    … over a whole picture                          saves  also what is normalised, before γ
+    … over a whole image                          saves  also what is normalized, before γ
     GELU, LayerScale, AvgPool2d                     saves  its input
     ReLU                                            saves  its output
     StarReLU                                        saves  what is left of its input, and the square of that
@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from vitreous.layers.attention import Attend
 from vitreous.layers.mlp import StarReLU
-from vitreous.layers.norm import LayerScale, PictureNorm
+from vitreous.layers.norm import ImageNorm, LayerScale
 from vitreous.layers.patch import Whiten
 from vitreous.layers.performer import LinearAttend, PositiveFeatures
 from vitreous.layers.sparse import SparseAttention
@@ -153,7 +153,7 @@ def cost(
         if isinstance(norm, nn.BatchNorm2d):
             norm.eval()  # in training it refuses one value per channel, which is all that one small image has left
     images = torch.empty(batch, twin.config.num_channels, *size, device="meta")
-    empty = Cost(name, size, batch, precision, 0, len(twin.blocks()), twin.strides[-1], twin=twin)
+    empty = Cost(name, size, batch, precision, 0, len(twin.blocks), twin.strides[-1], twin=twin)
     return Meter(empty).measure(images)
 
 
@@ -185,7 +185,7 @@ class Meter:
             for kind, formula in FORMULAS.items():
                 if isinstance(module, kind):
                     hooks.append(module.register_forward_hook(self.hook(formula), with_kwargs=True))
-        hooks += [block.register_forward_pre_hook(self.enter_block) for block in self.model.blocks()]
+        hooks += [block.register_forward_pre_hook(self.enter_block) for block in self.model.blocks]
         try:
             yield
         finally:
@@ -268,8 +268,8 @@ def group_norm(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill
     return Bill(saved=(args[0],), extra_bytes=2 * 4 * args[0].shape[0] * module.num_groups)
 
 
-def picture_norm(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
-    """What comes beside GroupNorm's: the normalised tokens, before they are scaled."""
+def image_norm(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Bill:
+    """What comes beside GroupNorm's: the normalized tokens, before they are scaled."""
     return Bill(saved=(torch.empty_like(output),))
 
 
@@ -324,7 +324,7 @@ FORMULAS: dict[type[nn.Module], Formula] = {
     nn.LayerNorm: layer_norm,
     nn.BatchNorm2d: batch_norm,
     nn.GroupNorm: group_norm,
-    PictureNorm: picture_norm,
+    ImageNorm: image_norm,
     nn.GELU: pointwise,
     StarReLU: star_relu,
     nn.ReLU: keeps_output,
@@ -342,7 +342,7 @@ FORMULAS: dict[type[nn.Module], Formula] = {
 def quadratic_attention(model: Model) -> set[nn.Module]:
     """The attentions whose products grow with the square of the tokens, found by looking at two large images.
 
-    Where sides double, these grow sixteenfold. Attention within windows or neighbourhoods, over channels, to a fixed
+    Where sides double, these grow sixteenfold. Attention within windows or neighborhoods, over channels, to a fixed
     number of keys or of a few queries grows fourfold.
     """
     small, large = (attention_macs(model, side) for side in (64, 128))
@@ -369,7 +369,7 @@ def attention_macs(model: Model, side: int) -> Counter[nn.Module]:
 
 def homes(model: Model) -> dict[nn.Module, tuple[str, int | None]]:
     """For every module, the component it belongs to and the index of its block."""
-    blocks = {id(module): index for index, block in enumerate(model.blocks()) for module in block.modules()}
+    blocks = {id(module): index for index, block in enumerate(model.blocks) for module in block.modules()}
     found = {}
     for path, module in model.named_modules():
         words = path.split(".")

@@ -1,6 +1,6 @@
 """Settings as frozen dataclasses that check their own values: a model's, a mixer's, an optimizer's, a run's.
 
-A misspelt option names the nearest one, a choice lists the choices, a number keeps its bounds, and any of them can be
+A misspelled option names the nearest one, a choice lists the choices, a number keeps its bounds, and any of them can be
 written as JSON and read back. What exists in several kinds, such as mixers, is chosen by name: :class:`Named`. Without
 torch, so that every module may import it.
 """

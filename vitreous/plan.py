@@ -44,7 +44,7 @@ class Plan:
     flops: float
     batch: int
     precision: Precision
-    utilisation: float
+    utilization: float
     options: tuple[Option, ...]
     chosen: Option | None
 
@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        return self.total_flops / (self.devices * self.flops * self.utilisation)
+        return self.total_flops / (self.devices * self.flops * self.utilization)
 
 
 def plan(
@@ -77,7 +77,7 @@ def plan(
     image_size: int | Size | None = None,
     batch: int = 4096,
     precision: Precision = "bf16",
-    utilisation: float = 0.4,
+    utilization: float = 0.4,
 ) -> Plan:
     """A training run of ``images`` seen in all, on ``devices`` with ``memory`` bytes and ``flops`` a second each."""
     positive = {"images": images, "devices": devices, "memory": memory, "flops": flops, "batch": batch}
@@ -86,8 +86,8 @@ def plan(
             raise ValueError(f"{name} must be positive, got {value}")
     if batch < devices:
         raise ValueError(f"a batch of {batch} leaves some of the {devices} devices idle; use a larger batch")
-    if not 0 < utilisation <= 1:
-        raise ValueError(f"utilisation must lie in (0, 1], got {utilisation}")
+    if not 0 < utilization <= 1:
+        raise ValueError(f"utilization must lie in (0, 1], got {utilization}")
     one = cost(model, image_size, precision=precision)
     # a sharded model still gathers one block at a time to compute with it, and the next while it does
     gathered = 2 * one.parameters / one.depth * BYTES[precision]
@@ -112,7 +112,7 @@ def plan(
         flops,
         batch,
         precision,
-        utilisation,
+        utilization,
         tuple(options),
         chosen,
     )

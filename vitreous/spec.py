@@ -1,4 +1,4 @@
-"""What a model knows about the world outside it: how pictures are prepared and what its classes are called.
+"""What a model knows about the world outside it: how images are prepared and what its classes are called.
 
 Plain dataclasses without torch, so that every module may import them.
 """

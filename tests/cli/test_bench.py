@@ -28,27 +28,27 @@ def weights(tmp_path, monkeypatch):
 def test_the_race_is_shown_and_remembered(weights, capsys):
     assert main(["bench", str(weights), "--batch", "2"]) == 0
     shown = capsys.readouterr().out
-    assert "2 pictures of 32×32" in shown
+    assert "2 images of 32×32" in shown
     assert "→ eager" in shown
     assert "one token and not all" in " ".join(shown.split())
     assert main(["bench", str(weights), "--batch", "2"]) == 0
     assert "remembered" in capsys.readouterr().out
 
 
-def test_with_pictures(weights, tmp_path, capsys):
+def test_with_images(weights, tmp_path, capsys):
     folder = tmp_path / "photos"
     folder.mkdir()
     Image.fromarray(np.full((40, 50, 3), 90, dtype=np.uint8)).save(folder / "one.png")
-    assert main(["bench", str(weights), "--pictures", str(folder), "--batch", "1"]) == 0
-    assert main(["bench", str(weights), "--pictures", str(folder)]) != 0
-    assert "holds 1 pictures; a batch of 8 needs more" in capsys.readouterr().err
+    assert main(["bench", str(weights), "--images", str(folder), "--batch", "1"]) == 0
+    assert main(["bench", str(weights), "--images", str(folder)]) != 0
+    assert "holds 1 images; a batch of 8 needs more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--batch", "0"], "--batch must be at least 1"),
-        (["--pictures", "nowhere"], "there is no folder or picture nowhere"),
+        (["--images", "nowhere"], "there is no folder or image nowhere"),
     ],
 )
 def test_what_is_asked_for_wrongly(weights, capsys, words, message):

@@ -28,7 +28,7 @@ def folder(tmp_path):
     for index in range(5):
         pixels = np.random.default_rng(index).integers(0, 256, (30, 40, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / "photos" / f"{index}.png")
-    (tmp_path / "photos" / "broken.jpg").write_text("no picture")
+    (tmp_path / "photos" / "broken.jpg").write_text("no image")
     Image.open(tmp_path / "photos" / "0.png").save(tmp_path / "photos" / "copy-of-0.bmp")
     return tmp_path
 
@@ -94,7 +94,7 @@ def test_predict_table(capsys, folder):
     assert "copy-of-0.bmp" in out
     assert "broken.jpg" not in out
     assert "skipped 1 of 7 files" in err
-    assert "broken.jpg: not a picture" in err
+    assert "broken.jpg: not an image" in err
 
 
 def test_predict_fails_when_nothing_could_be_used(capsys, folder):
@@ -121,7 +121,7 @@ def test_predict_json_lines_and_csv(capsys, folder):
     assert {row["file"]: row["class1"] for row in rows if row["class1"]} == {
         name: line["classes"][0] for name, line in good.items()
     }
-    assert [row["skipped"] for row in rows if not row["class1"]] == ["not a picture, or damaged at its start"]
+    assert [row["skipped"] for row in rows if not row["class1"]] == ["not an image, or damaged at its start"]
 
 
 @pytest.mark.parametrize("cut", [0, 1, 25])
@@ -147,7 +147,7 @@ def test_predict_goes_on_after_an_interruption(capsys, folder, monkeypatch, cut)
     monkeypatch.setattr(predict_module, "as_line", original)
     code, _, err = run(capsys, *words, "--output", output)
     assert code == 0
-    assert f"{3 if not cut else 2} of 7 pictures are done already; {4 if not cut else 5} to go" in err
+    assert f"{3 if not cut else 2} of 7 images are done already; {4 if not cut else 5} to go" in err
     assert output.read_bytes() == (folder / "whole.jsonl").read_bytes()
     assert not part.exists()
 
@@ -248,8 +248,8 @@ def test_a_closed_pipe_is_no_error(folder):
 
 def test_real_weights_through_the_command_line(capsys):
     need_shared()
-    pictures = SHARED / "weights" / "images"
-    code, out, _ = run(capsys, "predict", DEIT_TINY, pictures, "--model", "deit_tiny_16")
+    images = SHARED / "weights" / "images"
+    code, out, _ = run(capsys, "predict", DEIT_TINY, images, "--model", "deit_tiny_16")
     assert code == 0
     for name in ("Egyptian cat", "goldfish", "airliner", "black swan", "pizza", "golden retriever"):
         assert name in out

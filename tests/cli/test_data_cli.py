@@ -21,7 +21,7 @@ def photos(tmp_path):
         for index in range(5):
             pixels = np.random.default_rng([index, number]).integers(0, 256, (30, 20 + index, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{index}.png")
-    (tmp_path / "photos" / "cat" / "broken.jpg").write_text("no picture")
+    (tmp_path / "photos" / "cat" / "broken.jpg").write_text("no image")
     shutil.copy(tmp_path / "photos" / "cat" / "0.png", tmp_path / "photos" / "$5$" / "copy.png")
     return tmp_path / "photos"
 
@@ -30,11 +30,11 @@ def test_inspect(capsys, photos, tmp_path):
     inspect(str(photos), tmp_path / "sheet.png", valid_share=0)
     out = capsys.readouterr().out
     assert "dog [brown]" in out
-    assert "1 of 17 pictures cannot be read" in out
-    assert "broken.jpg: not a picture" in out
+    assert "1 of 17 images cannot be read" in out
+    assert "broken.jpg: not an image" in out
     assert "more than once: 1 (in several splits: 0, with different labels: 1)" in out
     with Image.open(tmp_path / "sheet.png") as sheet:
-        assert len(set(sheet.convert("L").tobytes())) > 100  # pictures were drawn
+        assert len(set(sheet.convert("L").tobytes())) > 100  # images were drawn
 
 
 def test_inspect_many_classes(capsys, tmp_path):
@@ -42,13 +42,13 @@ def test_inspect_many_classes(capsys, tmp_path):
     write_shards(data, tmp_path / "packed")
     inspect(str(tmp_path / "packed"), tmp_path / "sheet.png", valid_share=0, per_class=2)
     out = capsys.readouterr().out
-    assert "Pictures of 50 classes, 40 shown" in out
+    assert "Images of 50 classes, 40 shown" in out
     assert "Contact sheet of 30 of 50 classes" in out
 
 
-def test_pack_gives_the_same_pictures(capsys, photos, tmp_path):
+def test_pack_gives_the_same_images(capsys, photos, tmp_path):
     pack(str(photos), tmp_path / "packed", shard_size=4)
-    assert "17 pictures in 5 tar files" in capsys.readouterr().out
+    assert "17 images in 5 tar files" in capsys.readouterr().out
     before, after = (open_data(path, valid_share=0).train for path in (photos, tmp_path / "packed"))
     assert before.classes == after.classes
     assert [before.content(index) for index in range(17)] == [after.content(index) for index in range(17)]

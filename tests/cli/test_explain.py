@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
     for index, name in enumerate(("a.png", "b c.png", "more/a.png")):
         pixels = np.random.default_rng(index).integers(0, 256, (40, 60, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / "photos" / name)
-    (folder / "photos" / "broken.jpg").write_text("no picture")
+    (folder / "photos" / "broken.jpg").write_text("no image")
     Image.new("RGB", (9, 9)).save(folder / "small.png")
     return folder
 
@@ -44,7 +44,7 @@ def run(capsys, *words):
     return code, captured.out, captured.err
 
 
-def test_one_picture_gives_one_page(capsys, folder, tmp_path, monkeypatch):
+def test_one_image_gives_one_page(capsys, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, _ = run(capsys, "explain", folder / "vit_tiny_16.safetensors", folder / "photos" / "a.png", "--quick")
     assert code == 0
@@ -73,7 +73,7 @@ def test_a_folder_gives_an_index(capsys, folder, tmp_path):
     index = output.read_text()
     assert index.count("<a href=") == 3
     assert all(f'href="all/{name}.html"' in index for name in ("a", "a-2", "b_c"))
-    assert "broken.jpg was left out: not a picture" in index
+    assert "broken.jpg was left out: not an image" in index
 
 
 def test_two_models(capsys, folder, tmp_path):
@@ -117,14 +117,14 @@ def test_the_numbers_behind_a_page_as_json(capsys, folder, tmp_path):
 
 
 def test_what_is_finished_is_in_the_index_when_it_is_interrupted(capsys, folder, tmp_path, monkeypatch):
-    portrait_of = command.portrait_of
+    explain_image = command.explain_image
 
     def interrupted(model, path, **options):
         if path.name == "b c.png":
             raise KeyboardInterrupt
-        return portrait_of(model, path, **options)
+        return explain_image(model, path, **options)
 
-    monkeypatch.setattr(command, "portrait_of", interrupted)
+    monkeypatch.setattr(command, "explain_image", interrupted)
     output = tmp_path / "all.html"
     words = ("explain", folder / "vit_tiny_16.safetensors", folder / "photos", "--quick", "--output", output)
     assert run(capsys, *words)[0] == 130
@@ -135,7 +135,7 @@ def test_what_is_finished_is_in_the_index_when_it_is_interrupted(capsys, folder,
 ERRORS = [
     (["nowhere.safetensors", "photos"], "there is no weights file nowhere.safetensors"),
     (["vit_tiny_16.safetensors", "nowhere.jpg"], "nowhere.jpg: there is no such file"),
-    (["vit_tiny_16.safetensors", "photos/broken.jpg"], "broken.jpg: not a picture, or damaged at its start"),
+    (["vit_tiny_16.safetensors", "photos/broken.jpg"], "broken.jpg: not an image, or damaged at its start"),
     (["vit_tiny_16.safetensors", "small.png"], "small.png: 9×9 pixels are fewer than one patch (16×16)"),
     (["headless.safetensors", "photos/a.png"], "this model has no classifier"),
     (["vit_tiny_16.safetensors", "photos", "--target", "cta"], "there is no class 'cta'; did you mean 'cat'?"),
@@ -179,9 +179,9 @@ def test_pages_have_names_of_their_own(tmp_path):
     assert all("/" not in name and "&" not in name for name in names)
 
 
-def test_pages_do_not_go_among_the_pictures_or_onto_a_file(tmp_path):
+def test_pages_do_not_go_among_the_images_or_onto_a_file(tmp_path):
     photos = [tmp_path / "photos" / name for name in ("a.png", "b.png")]
-    with pytest.raises(ValueError, match="where the pictures lie"):
+    with pytest.raises(ValueError, match="where the images lie"):
         check_folder(tmp_path / "photos", photos)
     (tmp_path / "all").write_text("a file")
     with pytest.raises(ValueError, match="but that is a file"):

@@ -32,7 +32,7 @@ MISHAPS = [
     (RecursionError("maximum recursion depth exceeded"), 2, "nested too deeply"),
     (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), 2, "save it as UTF-8"),
     (ValueError("a sentence of ours"), 2, "vitreous: a sentence of ours"),
-    (ValueError("no pictures in a\nb\x1b[31m\u202e"), 2, r"in a\\nb\\x1b\[31m\\u202e$"),
+    (ValueError("no images in a\nb\x1b[31m\u202e"), 2, r"in a\\nb\\x1b\[31m\\u202e$"),
     (KeyError(5), 1, r"vitreous lab: this is a bug of Vitreous, please report it: KeyError: 5 \(traceback in "),
     (AssertionError(), 1, r"AssertionError:  \(traceback in "),
     (RuntimeError("first\nsecond"), 1, r"RuntimeError: first \(traceback in "),
@@ -175,7 +175,7 @@ def test_what_was_predicted_is_kept_when_the_disk_is_full(capsys, folder, monkey
     capsys.readouterr()
     assert main([*words, "cut.jsonl"]) == 2
     told = capsys.readouterr().err.splitlines()[-1]
-    assert "cut.jsonl.part: No space left on device; make room there: 3 of 6 pictures are kept" in told
+    assert "cut.jsonl.part: No space left on device; make room there: 3 of 6 images are kept" in told
     monkeypatch.setattr(resumable.Journal, "write", write)
     assert main([*words, "cut.jsonl"]) == 0
     assert Path("cut.jsonl").read_text() == Path("whole.jsonl").read_text()

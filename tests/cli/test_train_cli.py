@@ -25,11 +25,11 @@ def run(capsys, *words):
 
 @pytest.fixture
 def photos(tmp_path):
-    dice = np.random.default_rng(0)
+    draws = np.random.default_rng(0)
     for name in ("cat", "dog"):
         (tmp_path / "photos" / name).mkdir(parents=True)
         for index in range(10):
-            pixels = dice.integers(0, 256, (50, 60, 3), dtype=np.uint8)
+            pixels = draws.integers(0, 256, (50, 60, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{index}.jpg")
     return tmp_path / "photos"
 

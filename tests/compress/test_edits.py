@@ -76,13 +76,13 @@ def test_every_mlp_gets_the_activation(name):
 def test_activations_by_name(act, kind):
     model = tiny("vit_tiny_16")
     model.edit(vt.ReplaceActivation(act=act))
-    assert type(model.layers[0].mlp.act) is kind
+    assert type(model.blocks[0].mlp.act) is kind
 
 
 def test_tanh_is_the_approximation():
     model = tiny("vit_tiny_16")
     model.edit(vt.ReplaceActivation(act="gelu_tanh"))
-    assert model.layers[0].mlp.act.approximate == "tanh"
+    assert model.blocks[0].mlp.act.approximate == "tanh"
 
 
 def test_a_model_without_mlps_says_so():

@@ -12,7 +12,7 @@ from torchvision.datasets import FakeData, ImageFolder
 
 from vitreous.data.adapter import adapt
 from vitreous.data.foreign import describe, is_described, is_foreign, need_dataset
-from vitreous.data.pictures import BadPicture
+from vitreous.data.image_files import BadImage
 from vitreous.samples import Boxes, Classes, Masks, MultiLabels
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 16, 20, 3), dtype=np.uint8)
@@ -187,7 +187,7 @@ def test_files_that_cannot_be_read_are_left_out_or_counted():
     assert "1 could not be read and are left out, e.g. Damaged[3] (OSError: image file is truncated)" in data.notes[0]
     (stored,) = adapt(Damaged(label, targets=[label(i) for i in EVERY]))
     assert len(stored) == 12
-    with pytest.raises(BadPicture, match="truncated"):
+    with pytest.raises(BadImage, match="truncated"):
         stored.image(3)
 
 

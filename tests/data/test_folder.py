@@ -1,11 +1,11 @@
-"""Folders of pictures: what is found, what is left out with a note, and errors that say what to do."""
+"""Folders of images: what is found, what is left out with a note, and errors that say what to do."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from vitreous.data.base import class_rows
-from vitreous.data.folder import Files, is_picture, open_folder
+from vitreous.data.folder import Files, is_image, open_folder
 
 
 def make(root, *names):
@@ -17,7 +17,7 @@ def make(root, *names):
         elif path.suffix in (".png", ".jpg", ""):
             Image.new("RGB", (6, 4), "red").save(path, "PNG")
         else:
-            path.write_text("no picture")
+            path.write_text("no image")
     return root
 
 
@@ -32,7 +32,7 @@ def test_class_folders(tmp_path):
     assert class_rows(data, np.arange(4)).tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
     assert data.image(2).size == (6, 4)
     assert splits.valid is None
-    assert splits.notes[0] == "1 file is no picture, left out: cat/notes.txt"
+    assert splits.notes[0] == "1 file is no image, left out: cat/notes.txt"
     assert "have no class, left out: loose.png" in splits.notes[1]
 
 
@@ -50,12 +50,12 @@ def test_trains_are_a_class_too(tmp_path):
 
 
 ERRORS = [
-    ([], "is empty; it should hold a folder of pictures for each class"),
+    ([], "is empty; it should hold a folder of images for each class"),
     (["a.png"], "put each class into a folder of its own, or give a CSV"),
-    (["a.txt"], "neither pictures nor class folders, but a.txt"),
+    (["a.txt"], "neither images nor class folders, but a.txt"),
     (["cat/a.png"], "only one class, 'cat'"),
-    (["cat/a.png", "dog/", "emu/a.txt"], "no pictures in these class folders of .*: dog, emu"),
-    (["train/a.png", "val/a.png"], "the pictures lie directly in .*train"),
+    (["cat/a.png", "dog/", "emu/a.txt"], "no images in these class folders of .*: dog, emu"),
+    (["train/a.png", "val/a.png"], "the images lie directly in .*train"),
     (
         ["train/cat/1.png", "train/dog/1.png", "val/cat/1.png", "val/wolf/1.png"],
         "only in .*train: dog; only in .*val: wolf",
@@ -89,8 +89,8 @@ def test_labels_that_do_not_fit(labels, message):
         Files(["a", "b"], labels, "xyz")
 
 
-def test_a_picture_is_known_by_its_ending_or_its_header(tmp_path):
-    make(tmp_path, "picture-without-ending", "notes.txt")
-    assert is_picture(str(tmp_path / "picture-without-ending"))
-    assert is_picture(str(tmp_path / "not-even-there.JPEG"))
-    assert not is_picture(str(tmp_path / "notes.txt"))
+def test_a_image_is_known_by_its_ending_or_its_header(tmp_path):
+    make(tmp_path, "image-without-ending", "notes.txt")
+    assert is_image(str(tmp_path / "image-without-ending"))
+    assert is_image(str(tmp_path / "not-even-there.JPEG"))
+    assert not is_image(str(tmp_path / "notes.txt"))

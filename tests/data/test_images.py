@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
+from vitreous.data.image_files import BadImage
 from vitreous.data.images import as_image, as_list
-from vitreous.data.pictures import BadPicture
 
 RGB = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
 GRAY = RGB[..., 0]
@@ -75,15 +75,15 @@ def test_the_usual_order_of_axes_wins_where_both_are_possible():
 def test_what_is_no_image_is_said(image, message):
     with pytest.raises(ValueError, match=message) as caught:
         as_image(image)
-    assert not isinstance(caught.value, BadPicture), "a mistake of the caller, which nobody should skip"
+    assert not isinstance(caught.value, BadImage), "a mistake of the caller, which nobody should skip"
 
 
-def test_a_damaged_file_is_a_bad_picture(tmp_path):
+def test_a_damaged_file_is_a_bad_image(tmp_path):
     Image.fromarray(RGB).save(tmp_path / "image.png")
     (tmp_path / "image.png").write_bytes((tmp_path / "image.png").read_bytes()[:500])
-    with pytest.raises(BadPicture, match=r"image.png: damaged"):
+    with pytest.raises(BadImage, match=r"image.png: damaged"):
         as_image(tmp_path / "image.png")
-    with Image.open(tmp_path / "image.png") as image, pytest.raises(BadPicture, match="cannot be decoded"):
+    with Image.open(tmp_path / "image.png") as image, pytest.raises(BadImage, match="cannot be decoded"):
         as_image(image)
 
 

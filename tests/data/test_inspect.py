@@ -65,7 +65,7 @@ def test_pixels_are_inspected_too():
     assert not found.broken
 
 
-def test_the_same_bytes_in_another_shape_are_another_picture():
+def test_the_same_bytes_in_another_shape_are_another_image():
     flat = np.arange(12, dtype=np.uint8)
     train, valid = (Arrays(flat.reshape(1, 1, *shape), one_hot([0], 2), "ab") for shape in ((3, 4), (4, 3)))
     assert inspect(Splits(train, valid)).duplicates == []

@@ -7,8 +7,8 @@ from PIL import Image
 
 from vitreous.data.augment import Augment
 from vitreous.data.base import Arrays, FileDataset, one_hot
+from vitreous.data.image_files import BadImage
 from vitreous.data.loader import EvaluationLoader, Loader
-from vitreous.data.pictures import BadPicture
 from vitreous.samples import Classes
 from vitreous.spec import Preprocess
 
@@ -22,7 +22,7 @@ def arrays(number=50):
 
 
 class Drawn(FileDataset):
-    """Pictures of many sizes; some are broken."""
+    """Images of many sizes; some are broken."""
 
     classes = tuple("abcde")
 
@@ -43,7 +43,7 @@ class Drawn(FileDataset):
 
     def image(self, index):
         if index in self.broken:
-            raise BadPicture("broken on purpose")
+            raise BadImage("broken on purpose")
         return Image.new("RGB", (20 + index, 70 - index), (index * 8, 0, 0))
 
 
@@ -59,7 +59,7 @@ def test_a_batch_depends_on_seed_and_step_only(data):
     assert not torch.equal(one.batch(7).images, loader(data, seed=2).batch(7).images)
 
 
-def test_an_epoch_shows_every_picture_once():
+def test_an_epoch_shows_every_image_once():
     data = arrays(48)
     seen = loader(data, augment=Augment(crop="none", flip_rate=0.0))
     pixels = torch.cat([seen.batch(step).images for step in range(seen.steps_per_epoch)])
@@ -96,7 +96,7 @@ def test_a_share_without_readable_images_borrows_one():
     assert all(batch.targets.values.argmax() % 5 in range(5) for batch in alone)
 
 
-def test_unreadable_pictures_are_replaced_and_counted():
+def test_unreadable_images_are_replaced_and_counted():
     data = Drawn(broken=[3, 4])
     one = loader(data)
     batches = list(one.stream(0, one.steps_per_epoch * 2))
@@ -105,7 +105,7 @@ def test_unreadable_pictures_are_replaced_and_counted():
 
 
 def test_a_stand_in_brings_its_own_label():
-    """The red of a drawn picture tells which it is."""
+    """The red of a drawn image tells which it is."""
     data = Drawn(broken=[3, 4, 11, 12])
     plain = Preprocess(image_size=(16, 16), mean=(0.0,) * 3, std=(1.0,) * 3)
     one = Loader(data, plain, Augment(crop="none", flip_rate=0.0), batch_size=10, seed=1)

@@ -14,9 +14,9 @@ from PIL import Image
 
 from vitreous.data import table
 from vitreous.data.base import Arrays, class_rows
-from vitreous.data.cifar import labelled, read
+from vitreous.data.cifar import labeled, read
+from vitreous.data.image_files import from_deep_pixels
 from vitreous.data.pack import write_shards
-from vitreous.data.pictures import from_deep_pixels
 from vitreous.data.shard_index import read_index
 from vitreous.data.shards import Shards
 from vitreous.data.sources import open_data
@@ -43,9 +43,9 @@ def shard(**changes):
 
 INDICES = [
     (shard(offsets=[1e30] * 6), "a place in 00000.tar is no whole number"),
-    (shard(offsets=[10**30] * 6), "a picture lies outside of 00000.tar"),
-    (shard(offsets=[-1] * 6), "a picture lies outside of 00000.tar"),
-    (shard(sizes=[-5] * 6), "a picture lies outside of 00000.tar"),
+    (shard(offsets=[10**30] * 6), "an image lies outside of 00000.tar"),
+    (shard(offsets=[-1] * 6), "an image lies outside of 00000.tar"),
+    (shard(sizes=[-5] * 6), "an image lies outside of 00000.tar"),
     (shard(sizes=["1"] * 6), "is no whole number"),
     (shard(sizes={"a": 1}), "are no list"),
     (shard(offsets=None), "are no list"),
@@ -61,8 +61,8 @@ INDICES = [
     (shard(targets=[[float("inf"), 0]] * 6), "neither a class number nor a row of 2 numbers"),
     (shard(targets=[2**80] * 6), "a class number of 00000.tar is out of range"),
     (shard(targets=[True] * 6), "neither a class number"),
-    (lambda index: index.update(shards=[]), "it lists no pictures"),
-    (shard(offsets=[], sizes=[], targets=[]), "it lists no pictures"),
+    (lambda index: index.update(shards=[]), "it lists no images"),
+    (shard(offsets=[], sizes=[], targets=[]), "it lists no images"),
     (lambda index: index.update(shards=[[]]), "a shard has other fields"),
     (lambda index: index.update(shards="x"), "has no list of shards"),
     (lambda index: index.update(classes="ab"), "its classes are no list of names"),
@@ -135,7 +135,7 @@ CIFAR_LABELS = [[2**80], [-(2**80)], [1.5], ["1"], [None], [[1]], [True], [10], 
 @pytest.mark.parametrize("labels", CIFAR_LABELS)
 def test_odd_labels_of_cifar(tmp_path, labels):
     with pytest.raises(ValueError, match=r"batch: .*(is no class number from 0 to 9|is out of range)") as caught:
-        labelled(labels, 10, tmp_path / "batch")
+        labeled(labels, 10, tmp_path / "batch")
     one_line(caught)
 
 
@@ -157,7 +157,7 @@ def test_odd_arrays_of_cifar(tmp_path, data):
     for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
         (folder / name).write_bytes(pickle.dumps({"data": data, "labels": [0, 1]}, protocol=2))
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(n) for n in range(10)]}))
-    with pytest.raises(ValueError, match="does not hold pictures of 32×32 pixels") as caught:
+    with pytest.raises(ValueError, match="does not hold images of 32×32 pixels") as caught:
         open_data(folder)
     one_line(caught)
 
@@ -270,8 +270,8 @@ def test_numbers_that_are_none_become_a_shade_without_a_word():
 def test_deep_pixels_are_converted_in_strips(monkeypatch, mode):
     rng = np.random.default_rng(0)
     kind = {"I;16": np.uint16, "I": np.int32, "F": np.float32}[mode]
-    picture = Image.fromarray((rng.random((50, 30)) * 60_000).astype(kind))
-    whole = np.asarray(from_deep_pixels(picture))
-    monkeypatch.setattr("vitreous.data.pictures.STRIP", 100)
-    assert np.array_equal(np.asarray(from_deep_pixels(picture)), whole)
-    assert np.abs(whole / 255 - np.asarray(picture, dtype=float) / 65_535).max() < 0.005
+    image = Image.fromarray((rng.random((50, 30)) * 60_000).astype(kind))
+    whole = np.asarray(from_deep_pixels(image))
+    monkeypatch.setattr("vitreous.data.image_files.STRIP", 100)
+    assert np.array_equal(np.asarray(from_deep_pixels(image)), whole)
+    assert np.abs(whole / 255 - np.asarray(image, dtype=float) / 65_535).max() < 0.005

@@ -11,9 +11,9 @@ from PIL import Image
 from vitreous import files
 from vitreous.cli import main
 from vitreous.data.folder import LARGEST, Files, open_folder
+from vitreous.data.image_files import BadImage, find_images, open_image, printable
 from vitreous.data.inspect import digest, image_digest, inspect
 from vitreous.data.pack import write_shards
-from vitreous.data.pictures import BadPicture, find_pictures, open_picture, printable
 from vitreous.data.shards import Shards
 from vitreous.data.sources import open_data
 from vitreous.data.threads import AHEAD, in_threads
@@ -62,11 +62,11 @@ def test_special_files_are_left_out_and_named(photos, tmp_path, kind):
 def test_special_files_given_to_predict_say_what_they_are(photos, kind):
     odd = photos / "cat" / "odd.png"
     make_special(kind, odd)
-    assert odd in find_pictures([photos])
+    assert odd in find_images([photos])
     with pytest.raises(
-        BadPicture, match="no such file" if kind == "dead link" else "a pipe, a device or a socket|No such"
+        BadImage, match="no such file" if kind == "dead link" else "a pipe, a device or a socket|No such"
     ):
-        open_picture(odd)
+        open_image(odd)
 
 
 @pytest.mark.parametrize("kind", SPECIAL)
@@ -94,9 +94,9 @@ def test_links_to_folders_above_end_and_every_file_counts_once(photos):
     splits = open_data(photos, valid_share=0)
     assert [len(splits.train), splits.notes] == [6, ()]
     assert inspect(splits).totals == {"train": 6}
-    assert len(find_pictures([photos])) == 6
-    assert len(find_pictures([f"{photos}/**/*.png"])) == 6
-    assert len(find_pictures([f"{photos}/**"])) == 6
+    assert len(find_images([photos])) == 6
+    assert len(find_images([f"{photos}/**/*.png"])) == 6
+    assert len(find_images([f"{photos}/**"])) == 6
 
 
 def test_a_split_never_enters_another_through_a_link(photos):
@@ -124,9 +124,9 @@ def test_patterns(tmp_path, monkeypatch, pattern, expected):
     for name in ("1.png", "a/2.png", "a/b/3.png", "a/note.txt", ".hidden/4.png", "a/.5.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert [str(path.relative_to(tmp_path)) for path in find_pictures([f"{tmp_path}/{pattern}"])] == expected
+    assert [str(path.relative_to(tmp_path)) for path in find_images([f"{tmp_path}/{pattern}"])] == expected
     monkeypatch.chdir(tmp_path)
-    assert [str(path) for path in find_pictures([pattern])] == expected
+    assert [str(path) for path in find_images([pattern])] == expected
 
 
 def test_what_is_empty_is_not_the_working_folder(photos, monkeypatch):
@@ -134,7 +134,7 @@ def test_what_is_empty_is_not_the_working_folder(photos, monkeypatch):
     with pytest.raises(ValueError, match="data is empty; data is one of"):
         open_data("")
     with pytest.raises(ValueError, match="an image's path is empty"):
-        find_pictures([""])
+        find_images([""])
 
 
 @pytest.mark.parametrize("source", ["~nobody-at-all/x", "null\0byte", "x" * 300, "a\udcffb"])
@@ -184,7 +184,7 @@ def test_folders_and_tables_that_may_not_be_read_are_one_line(photos, locked, na
 def test_a_file_larger_than_any_image_is_not_read(tmp_path):
     with open(tmp_path / "huge.jpg", "wb") as file:
         file.truncate(LARGEST * 1000)
-    with pytest.raises(BadPicture, match="more than any image needs"):
+    with pytest.raises(BadImage, match="more than any image needs"):
         Files([tmp_path / "huge.jpg"], np.array([0]), "ab").content(0)
 
 
@@ -199,8 +199,8 @@ def test_names_that_are_no_text_stay_printable(photos):
 
 def test_postscript_is_not_run(tmp_path):
     (tmp_path / "loop.eps").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n{} loop\n")
-    with pytest.raises(BadPicture, match="PostScript is a program"):
-        open_picture(tmp_path / "loop.eps")
+    with pytest.raises(BadImage, match="PostScript is a program"):
+        open_image(tmp_path / "loop.eps")
 
 
 PACKED = [

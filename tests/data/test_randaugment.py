@@ -1,11 +1,11 @@
-"""RandAugment on a batch: torchvision's operations, and no picture that knows of the others."""
+"""RandAugment on a batch: torchvision's operations, and no image that knows of the others."""
 
 import numpy as np
 import pytest
 import torch
 from torchvision.transforms import InterpolationMode, v2
 
-from vitreous.data.augment import Augment, Dice
+from vitreous.data.augment import Augment, Draws
 from vitreous.data.randaugment import MOST, OPERATIONS, SIGNED, randaugment
 from vitreous.samples import Classes
 
@@ -17,12 +17,12 @@ def noise(number=1, channels=3, side=32):
     return torch.from_numpy(pixels)
 
 
-def throw(number, rows=slice(None)):
-    return Dice.throw(0, 0, 5, number, rows)
+def sample(number, rows=slice(None)):
+    return Draws.sample(0, 0, 5, number, rows)
 
 
-def changed(images, augment, dice):
-    return randaugment(images, Classes(torch.eye(len(images))), augment, dice)[0]
+def changed(images, augment, draws):
+    return randaugment(images, Classes(torch.eye(len(images))), augment, draws)[0]
 
 
 def torchvisions(name, images, magnitude, sign):
@@ -51,19 +51,19 @@ def test_each_operation_equals_torchvisions(name, magnitude):
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("ops", [1, 2])
-def test_no_picture_knows_of_the_others(channels, ops):
+def test_no_image_knows_of_the_others(channels, ops):
     images, augment = noise(60, channels), Augment(randaugment_ops=ops, randaugment_magnitude=12)
-    together = changed(images, augment, throw(60))
+    together = changed(images, augment, sample(60))
     for row in range(60):
-        alone = changed(images[row : row + 1], augment, throw(60).row(row))
+        alone = changed(images[row : row + 1], augment, sample(60).row(row))
         assert torch.equal(alone[0], together[row])
 
 
 def test_every_operation_has_its_turn():
-    """The same picture many times: as many results as operations, signs counted; Equalize and the like once."""
+    """The same image many times: as many results as operations, signs counted; Equalize and the like once."""
     images = noise().expand(1000, -1, -1, -1).contiguous()
     before = images.clone()
-    results = changed(images, Augment(randaugment_ops=1, randaugment_magnitude=12), throw(1000))
+    results = changed(images, Augment(randaugment_ops=1, randaugment_magnitude=12), sample(1000))
     _, counts = results.flatten(1).unique(dim=0, return_counts=True)
     assert len(counts) == len(OPERATIONS) + len(SIGNED)
     assert counts.max() < 2.5 * 1000 / len(OPERATIONS)
@@ -72,6 +72,6 @@ def test_every_operation_has_its_turn():
 
 def test_none_and_odd_channels():
     images = noise(2)
-    assert changed(images, Augment(), throw(2)) is images
+    assert changed(images, Augment(), sample(2)) is images
     with pytest.raises(ValueError, match="these have 4 channels; set randaugment_ops to 0"):
-        changed(noise(2, channels=4), Augment(randaugment_ops=1), throw(2))
+        changed(noise(2, channels=4), Augment(randaugment_ops=1), sample(2))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import vitreous as vt
-from vitreous.data.shapes import COLOURS, OCCLUDER
+from vitreous.data.shapes import COLORS, OCCLUDER
 
 
 def same(a, b):
@@ -73,15 +73,15 @@ def test_boxes_enclose_masks_exactly():
             assert (y0, x0, y1, x1) == expected
 
 
-def test_colours_agree_with_pixels():
-    """Where a plain object shows, its pixels have its colour."""
+def test_colors_agree_with_pixels():
+    """Where a plain object shows, its pixels have its color."""
     scenes = vt.Shapes(200).batch(range(200))
     plain = np.argwhere((scenes.composition.texture == 0) & scenes.composition.exists)
     assert len(plain) > 50
-    values = np.array(list(COLOURS.values()))
+    values = np.array(list(COLORS.values()))
     for scene, item in plain:
         pixels = scenes.images[scene][:, scenes.masks[scene, item]]
-        expected = values[scenes.composition.colour[scene, item]]
+        expected = values[scenes.composition.color[scene, item]]
         assert np.abs(pixels.astype(int) - expected[:, None]).max(initial=0) <= 1
 
 
@@ -132,7 +132,7 @@ def test_captions_say_where():
     for index, caption in enumerate(scenes.captions):
         if scenes.count[index] != 2 or " two " in caption or caption.startswith("two"):
             continue
-        (y0, x0), (y1, x1) = scenes.composition.centre[index, :2]
+        (y0, x0), (y1, x1) = scenes.composition.center[index, :2]
         relation = next(word for word in ("left of", "right of", "above", "below") if word in caption)
         assert {"left of": x1 > x0, "right of": x1 <= x0, "above": y1 > y0, "below": y1 <= y0}[relation]
         assert vt.Shapes.classes[scenes.labels[index]] in caption.split(relation)[0]

@@ -12,8 +12,8 @@ from PIL import Image
 
 from vitreous.data.base import Arrays, class_rows, one_hot
 from vitreous.data.folder import Files
+from vitreous.data.image_files import BadImage
 from vitreous.data.pack import write_shards
-from vitreous.data.pictures import BadPicture
 from vitreous.data.shards import WINDOW, Shards
 from vitreous.data.sources import open_data
 from vitreous.samples import MultiLabels
@@ -26,8 +26,8 @@ def arrays(count=50, channels=3):
     return Arrays(images, one_hot(np.arange(count) % 3, 3), ("a", "b", "c"))
 
 
-def pixels(picture):
-    values = np.asarray(picture)
+def pixels(image):
+    values = np.asarray(image)
     return values[None] if values.ndim == 2 else values.transpose(2, 0, 1)
 
 
@@ -42,15 +42,15 @@ def test_pixels_come_back(tmp_path, channels):
     assert packed.classes == data.classes
     assert np.array_equal(class_rows(packed, np.arange(50)), class_rows(data, np.arange(50)))
     with ThreadPoolExecutor(4) as pool:
-        pictures = list(pool.map(packed.image, range(50)))
-    assert all(np.array_equal(pixels(picture), image) for picture, image in zip(pictures, data.images, strict=True))
+        unpacked = list(pool.map(packed.image, range(50)))
+    assert all(np.array_equal(pixels(found), image) for found, image in zip(unpacked, data.images, strict=True))
 
 
 def test_files_go_in_byte_for_byte(tmp_path):
     for index in range(4):
         noise = RNG.integers(0, 256, (9, 9 + index, 3), dtype=np.uint8)
         Image.fromarray(noise).save(tmp_path / f"{index}.jpg", "JPEG" if index else "PNG")
-    (tmp_path / "broken.jpg").write_text("no picture")
+    (tmp_path / "broken.jpg").write_text("no image")
     paths = [*sorted(tmp_path.glob("?.jpg")), tmp_path / "broken.jpg"]
     targets = np.array([[1, 0], [0, np.nan], [1, 1], [0, 0], [1, 0]], dtype=np.float32)
     write_shards(Files(paths, targets, ("x", "y"), target=MultiLabels), tmp_path / "packed", shard_size=3)
@@ -61,7 +61,7 @@ def test_files_go_in_byte_for_byte(tmp_path):
     assert type(packed.targets(np.arange(2))) is MultiLabels
     with tarfile.open(tmp_path / "packed" / "00000.tar") as tar:
         assert tar.getnames() == ["000000000.png", "000000001.jpg", "000000002.jpg"]
-    with pytest.raises(BadPicture, match="not a picture"):
+    with pytest.raises(BadImage, match="not an image"):
         packed.image(4)
 
 
@@ -93,7 +93,7 @@ def packed(tmp_path):
     return Shards(tmp_path / "packed")
 
 
-def test_an_epoch_is_every_picture_once_and_reads_few_shards_at_a_time(packed):
+def test_an_epoch_is_every_image_once_and_reads_few_shards_at_a_time(packed):
     order = packed.order(1, 2)
     assert sorted(order) == list(range(200))
     assert np.array_equal(order, packed.order(1, 2))
@@ -203,7 +203,7 @@ def test_tars_of_webdataset(tmp_path):
         ({"a.png": b""}, "a.png has no label; expected a.cls beside it"),
         ({"a.png": b"", "a.cls": b"cat"}, "a.cls holds 'cat', not the number of a class"),
         ({"a.png": b"", "a.cls": b"-1"}, "labels count from 0"),
-        ({"a.txt": b""}, "hold no pictures with labels"),
+        ({"a.txt": b""}, "hold no images with labels"),
     ],
 )
 def test_tars_that_are_no_data(tmp_path, members, message):

@@ -76,7 +76,7 @@ def test_shapes_have_splits_of_their_own():
 
 def test_what_is_held_out_is_said():
     splits = open_data("digits", valid_share=0.2)
-    assert splits.notes == (f"no validation split: 20% of each class held out ({len(splits.valid):,} pictures)",)
+    assert splits.notes == (f"no validation split: 20% of each class held out ({len(splits.valid):,} images)",)
     assert len(splits.train) + len(splits.valid) == 1797
     assert open_data("digits", valid_share=0).valid is None
 
@@ -102,18 +102,18 @@ def test_a_class_of_one_is_not_held_out(tmp_path):
         Image.new("RGB", (4, 4)).save(tmp_path / name / "1.png")
     splits = open_data(tmp_path)
     assert splits.valid is None
-    assert "no class has enough pictures" in splits.notes[0]
+    assert "no class has enough images" in splits.notes[0]
 
 
 @pytest.fixture
 def files(tmp_path):
-    """A wide, a tall and a grey picture whose middle is white, and two that cannot be read."""
+    """A wide, a tall and a gray image whose middle is white, and two that cannot be read."""
     for index, size in enumerate([(40, 20), (20, 40), (30, 30)]):
-        picture = Image.new("L" if index == 2 else "RGB", size)
+        image = Image.new("L" if index == 2 else "RGB", size)
         box = (size[0] // 2 - 5, size[1] // 2 - 5, size[0] // 2 + 5, size[1] // 2 + 5)
-        picture.paste("white", box)
-        picture.save(tmp_path / f"{index}.png")
-    (tmp_path / "1a.png").write_text("no picture")
+        image.paste("white", box)
+        image.save(tmp_path / f"{index}.png")
+    (tmp_path / "1a.png").write_text("no image")
     paths = [tmp_path / name for name in ("0.png", "1.png", "1a.png", "2.png", "gone.png")]
     return Files(paths, np.array([0, 1, 0, 2, 1]), "xyz")
 
@@ -136,7 +136,7 @@ def test_in_memory(files):
     assert seen == [(done, 5) for done in range(1, 6)]
     assert memory_needed(files) == round((2 * 40 * 20 * 3 + 30 * 30) / 3 * 5), "those that cannot be read are estimated"
     sentence = unreadable(broken, 1000)
-    assert sentence.startswith(f"2 of 1,000 files could not be read: {files.where(2)} (not a picture")
+    assert sentence.startswith(f"2 of 1,000 files could not be read: {files.where(2)} (not an image")
     assert sentence.endswith("and 1 more")
 
 

@@ -68,7 +68,7 @@ def test_missing_files_are_counted_and_three_of_them_named(write):
 ERRORS = [
     ("", "is empty"),
     ("path,label", "has a header but no rows"),
-    ("picture,label 0.png,a", "has no column of paths: call it path, image, file or filename .*picture, label"),
+    ("photo,label 0.png,a", "has no column of paths: call it path, image, file or filename .*photo, label"),
     ("path,kind 0.png,a", "has no labels: expected a column label"),
     ("path,label x.png,a y.png,b", "none of the 2 files that .* such as .*x.png"),
     ("path,label 0.png,a 1.png,a", "only one class, 'a'"),

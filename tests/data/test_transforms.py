@@ -1,4 +1,4 @@
-"""The preprocessing equals torchvision's classic one, for any kind of picture."""
+"""The preprocessing equals torchvision's classic one, for any kind of image."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from torchvision import transforms as classic
 import vitreous as vt
 
 
-def picture(mode="RGB", size=(120, 90)):
+def image(mode="RGB", size=(120, 90)):
     pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     return Image.fromarray(pixels).convert(mode)
 
@@ -23,14 +23,14 @@ def test_equals_the_classic_pipeline():
             classic.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         ]
     )
-    assert torch.allclose(vt.transforms(vt.Preprocess())(picture()), expected(picture()), atol=1e-6)
+    assert torch.allclose(vt.transforms(vt.Preprocess())(image()), expected(image()), atol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK", "RGBA", "P", "1"])
 @pytest.mark.parametrize("num_channels", [1, 3])
 def test_any_mode(mode, num_channels):
     model = vt.create_model("vit_tiny_16", depth=1, image_size=(32, 48), num_channels=num_channels)
-    tensor = vt.transforms(model)(picture(mode))
+    tensor = vt.transforms(model)(image(mode))
     assert tensor.shape == (num_channels, 32, 48)
     assert model(tensor[None]).shape == (1, 1000)
 
@@ -49,10 +49,10 @@ def test_a_circle_stays_a_circle(size, target):
 
 def test_training_crops_at_random():
     transform = vt.transforms(vt.Preprocess(image_size=(32, 32)), train=True)
-    assert not torch.equal(transform(picture()), transform(picture()))
+    assert not torch.equal(transform(image()), transform(image()))
 
 
-def test_channels_that_no_picture_has():
+def test_channels_that_no_image_has():
     with pytest.raises(ValueError, match="the model takes 5"):
         vt.transforms(vt.Preprocess().with_channels(5))
 

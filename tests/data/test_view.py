@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms import v2
 
-from vitreous.data.augment import Augment, Dice, evaluation_pixels
+from vitreous.data.augment import Augment, Draws, evaluation_pixels
 from vitreous.data.crops import training_views
 from vitreous.data.view import View, as_channels, as_image, covering_view, evaluation_view, seen_through
 from vitreous.samples import IGNORED
@@ -92,7 +92,7 @@ def test_boxes_and_masks_move_with_the_image(source, size, seed, crop):
     bottom, right = rng.integers(top + 5, source[0] + 1), rng.integers(left + 5, source[1] + 1)
     mask = np.zeros(source, dtype=np.uint8)
     mask[top:bottom, left:right] = 1
-    view = training_views(Augment(crop=crop, pad=0), source, size, Dice.throw(seed, 0, 0, 1))[0]
+    view = training_views(Augment(crop=crop, pad=0), source, size, Draws.sample(seed, 0, 0, 1))[0]
     seen = view.mask(torch.from_numpy(mask)).numpy() == 1
     box = view.boxes(torch.tensor([[left, top, right, bottom]], dtype=torch.float32))
     torch.testing.assert_close(
@@ -121,7 +121,7 @@ def test_masks_come_back_onto_the_source():
 
 def test_a_batch_without_resampling_equals_its_images_one_by_one():
     images = torch.randint(0, 256, (6, 3, 16, 20), dtype=torch.uint8)
-    views = training_views(Augment(crop="pad", pad=5), (16, 20), (16, 20), Dice.throw(3, 0, 0, 6))
+    views = training_views(Augment(crop="pad", pad=5), (16, 20), (16, 20), Draws.sample(3, 0, 0, 6))
     alone = [view.image(as_image(image)) for image, view in zip(images, views, strict=True)]
     assert torch.equal(seen_through(images, views, (0, 0, 0)), torch.stack(alone))
     assert len({view.offset for view in views}) > 1

@@ -87,7 +87,7 @@ def test_answers_for_any_batch(kernel, model, precision):
 
 def test_the_model_is_left_alone(kernel, model):
     model.train()
-    model.layers[1].eval()
+    model.blocks[1].eval()
     modes = [part.training for part in model.modules()]
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     parts = [type(part) for part in model.modules()]
@@ -96,7 +96,7 @@ def test_the_model_is_left_alone(kernel, model):
     assert [part.training for part in model.modules()] == modes
     assert [type(part) for part in model.modules()] == parts
     model(IMAGES).sum().backward()
-    assert model.layers[0].mlp.fc1.weight.grad is not None, "training goes on"
+    assert model.blocks[0].mlp.fc1.weight.grad is not None, "training goes on"
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert not list(fast.parameters()), "a wrapper has no weights to save or train"
 

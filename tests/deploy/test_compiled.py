@@ -209,8 +209,8 @@ def test_vit_is_compiled_once_kept_and_found_again(monkeypatch, cache):
     fast = prepare(other, images, cache=cache)  # a kept package runs other weights
     agrees(fast, other, images)
     with torch.no_grad():
-        other.layers[1].mlp.fc1.weight.mul_(2.0)  # and shares them
-        other.layers[2].mixer.proj.bias.add_(1.0)
+        other.blocks[1].mlp.fc1.weight.mul_(2.0)  # and shares them
+        other.blocks[2].mixer.proj.bias.add_(1.0)
     agrees(fast, other, images)
 
 

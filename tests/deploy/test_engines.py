@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 
 import vitreous as vt
 from vitreous.data.scenes import ShapesData
-from vitreous.explain.explainer import portrait
 from vitreous.models.vit import ViTConfig
 
 CONFIG = ViTConfig(image_size=(32, 32), patch_size=(8, 8), dim=32, depth=2, num_heads=2, num_classes=10)
@@ -71,7 +70,7 @@ def test_auto_accelerates_where_nobody_has(model, images, monkeypatch):
 
 
 def test_an_explanation_takes_an_accelerated_model(model, fast, images):
-    one, other = (portrait(net, images[0], methods=["rollout"]) for net in (fast, model))
+    one, other = (vt.explain(net, images[0], methods=["rollout"]) for net in (fast, model))
     assert one.methods["rollout"].faithfulness == pytest.approx(other.methods["rollout"].faithfulness, abs=1e-3)
     assert torch.equal(one.methods["rollout"].heat, other.methods["rollout"].heat), "maps are the plain model's"
 
@@ -105,7 +104,7 @@ def test_several_labels_are_answered_with_a_sigmoid_each(several_labels, images)
     assert isinstance(found, vt.LabelScores)
     assert found.probabilities == pytest.approx((0.99753,) * 3, abs=1e-4)
     assert set(found.present) == {"cardiomegaly", "effusion", "edema"}
-    told = portrait(several_labels, images[0], methods=["rollout"], target="edema")
+    told = vt.explain(several_labels, images[0], methods=["rollout"], target="edema")
     assert told.answer.probabilities.tolist() == pytest.approx([0.99753] * 3, abs=1e-4)
     assert told.methods["rollout"].deletion[0] == pytest.approx(0.99753, abs=1e-4), "curves follow the sigmoid too"
 

@@ -1,4 +1,4 @@
-"""An exported file computes what the model computes, says how to prepare pictures, or does not appear."""
+"""An exported file computes what the model computes, says how to prepare images, or does not appear."""
 
 import copy
 import json
@@ -76,7 +76,7 @@ def test_the_model_is_left_as_it_was(made):
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_the_file_tells_how_to_prepare_pictures(made):
+def test_the_file_tells_how_to_prepare_images(made):
     model, _, result = made
     assert read_spec(result.path) == model.spec
     metadata = onnxruntime.InferenceSession(result.path).get_modelmeta().custom_metadata_map

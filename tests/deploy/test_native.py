@@ -100,14 +100,14 @@ def test_every_shape(kernel, rows, inputs, outputs):
 
 @pytest.mark.parametrize("fixed", [None, (-4.0, 0.04)])
 @pytest.mark.parametrize(
-    ("pictures", "tokens", "fine"), [(1, 1, 1), (3, 5, 1), (40, 1, 1), (9, 8, 2), (2, 3, 4), (7, 50, 3), (2, 197, 1)]
+    ("images", "tokens", "fine"), [(1, 1, 1), (3, 5, 1), (40, 1, 1), (9, 8, 2), (2, 3, 4), (7, 50, 3), (2, 197, 1)]
 )
-def test_the_first_tokens_of_a_picture_can_have_more_bits(kernel, pictures, tokens, fine, fixed):
+def test_the_first_tokens_of_a_image_can_have_more_bits(kernel, images, tokens, fine, fixed):
     """Wherever they lie among the rows that are summed at once, and whatever their number."""
     _, library = kernel
     top = rules(library)[3]
     finer = (top + 1) ** 2 - 1
-    linear, x = nn.Linear(90, 50), torch.randn(pictures, tokens, 90)
+    linear, x = nn.Linear(90, 50), torch.randn(images, tokens, 90)
     found = NativeLinear(linear, "int8", library, fixed=fixed, fine=fine)(x)
     rough = NativeLinear(linear, "int8", library, fixed=fixed)(x)
     expected = promised(linear, x[:, :fine].flatten(0, 1), "int8", library, fixed, top=finer)
@@ -379,8 +379,8 @@ def native(kernels):
 
 def test_layers_that_are_called_are_found(model):
     layers = linear_layers(model, torch.randn(2, 3, 64, 64))
-    assert list(layers)[:4] == [f"layers.0.{part}" for part in ("mixer.qkv", "mixer.proj", "mlp.fc1", "mlp.fc2")]
-    assert layers["layers.0.mixer.qkv"] == 2 * 17 * 64 * 3 * 64
+    assert list(layers)[:4] == [f"blocks.0.{part}" for part in ("mixer.qkv", "mixer.proj", "mlp.fc1", "mlp.fc2")]
+    assert layers["blocks.0.mixer.qkv"] == 2 * 17 * 64 * 3 * 64
     assert layers["head"] == 2 * 64 * 10
 
 
@@ -390,17 +390,17 @@ def test_the_original_stays_as_it_was(native, model):
     expected = model(images)
     fast = prepare(model, Choice(dict.fromkeys(linear_layers(model, images), "int16")))
     assert 0 < fallback.relative_error(fast(images), expected) < 0.01
-    assert type(model.layers[0].mlp.act) is nn.GELU
-    assert type(model.layers[0].mlp.fc1) is nn.Linear
+    assert type(model.blocks[0].mlp.act) is nn.GELU
+    assert type(model.blocks[0].mlp.fc1) is nn.Linear
     assert fast.class_token is model.class_token, "what stays in float is shared, not copied"
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
 def test_ranges_hold_everything_that_was_seen(model):
     images = torch.randn(2, 3, 64, 64)
-    ranges = calibrate.find_ranges(model, images, ["layers.0.mixer.qkv", "head"], top=127)
-    low, step = ranges["layers.0.mixer.qkv"]
-    seen = model.layers[0].norm1(model.embed(images, (4, 4)))
+    ranges = calibrate.find_ranges(model, images, ["blocks.0.mixer.qkv", "head"], top=127)
+    low, step = ranges["blocks.0.mixer.qkv"]
+    seen = model.blocks[0].norm1(model.embed(images, (4, 4)))
     assert low == pytest.approx(float(seen.min()))
     assert low + 127 * step == pytest.approx(float(seen.max()))
 
@@ -446,7 +446,7 @@ def test_float32_differs_in_the_order_of_sums_only(native, name):
     assert fallback.relative_error(fast(images), model(images)) < 5e-6
 
 
-@pytest.mark.parametrize("names", [["layers.0.mlp.fc1"], ["layers.1.mixer.proj"], ["layers.0.mixer.qkv", "head"]])
+@pytest.mark.parametrize("names", [["blocks.0.mlp.fc1"], ["blocks.1.mixer.proj"], ["blocks.0.mixer.qkv", "head"]])
 def test_some_layers_alone(native, model, names):
     images = torch.randn(2, 3, 64, 64)
     fast = prepare(model, Choice(dict.fromkeys(names, "int16")))
@@ -499,7 +499,7 @@ def test_where_a_token_is_read_fewer_layers_need_more_bits(native, model):
     assert choices[1].count("int8") > choices[0].count("int8")
 
 
-def test_the_tolerance_holds_for_a_single_picture_too(native, model):
+def test_the_tolerance_holds_for_a_single_image_too(native, model):
     images = torch.randn(16, 3, 64, 64, generator=torch.Generator().manual_seed(1))
     layers, expected = linear_layers(model, images), model(images)
     found = prepare(model, Choice(dict.fromkeys(layers, "int8")))(images)

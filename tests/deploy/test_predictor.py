@@ -1,4 +1,4 @@
-"""Predictions and embeddings: right, in order, and never stopped by a bad picture."""
+"""Predictions and embeddings: right, in order, and never stopped by a bad image."""
 
 import io
 import json
@@ -13,7 +13,7 @@ import vitreous as vt
 from tests.parity import fill
 from tests.shared import DEIT_TINY, SHARED, class_of, need_shared
 from vitreous.cli import main
-from vitreous.deploy.neighbours import duplicates, nearest_neighbours
+from vitreous.deploy.neighbors import duplicates, nearest_neighbors
 from vitreous.deploy.predictor import Skipped
 
 
@@ -24,15 +24,15 @@ def model():
     return model
 
 
-def picture(seed=0, size=(40, 30)):
+def noise_image(seed=0, size=(40, 30)):
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
 
 
 def test_a_prediction_is_the_softmax_of_the_logits(model):
     predictor = vt.Predictor(model, top=3)
-    prediction = predictor(picture())
+    prediction = predictor(noise_image())
     with torch.no_grad():
-        expected = model(vt.transforms(model)(picture())[None]).softmax(-1)[0]
+        expected = model(vt.transforms(model)(noise_image())[None]).softmax(-1)[0]
     order = expected.argsort(descending=True)[:3].tolist()
     assert prediction.indices == tuple(order)
     assert prediction.classes == tuple(["ant", "bee", "cat", "dog"][i] for i in order)
@@ -42,9 +42,9 @@ def test_a_prediction_is_the_softmax_of_the_logits(model):
 
 
 def test_an_embedding_is_the_pooled_features_of_length_one(model):
-    vector = vt.Predictor(model).embed(picture())
+    vector = vt.Predictor(model).embed(noise_image())
     with torch.no_grad():
-        expected = model.pooled(model.features(vt.transforms(model)(picture())[None]))[0]
+        expected = model.pooled(model.features(vt.transforms(model)(noise_image())[None]))[0]
     assert vector.shape == (192,)
     assert np.allclose(vector, (expected / expected.norm()).numpy(), atol=1e-5)
 
@@ -53,10 +53,10 @@ def test_many_answer_in_order_whatever_the_batch(model, tmp_path):
     paths = []
     for index in range(7):
         paths.append(tmp_path / f"{index}.png")
-        picture(index).save(paths[-1])
-    paths[3].write_text("no picture")
+        noise_image(index).save(paths[-1])
+    paths[3].write_text("no image")
     answers = [list(vt.Predictor(model, batch_size=size).predict_many(paths)) for size in (1, 2, 32)]
-    assert answers[0][3] == answers[1][3] == Skipped("not a picture, or damaged at its start")
+    assert answers[0][3] == answers[1][3] == Skipped("not an image, or damaged at its start")
     for index in (0, 1, 2, 4, 5, 6):
         alone = vt.Predictor(model)(paths[index])
         for batch in answers:
@@ -69,25 +69,25 @@ def test_from_a_file_with_its_own_preprocessing(model, tmp_path):
     vt.save(model, tmp_path / "model.safetensors")
     predictor = vt.Predictor(tmp_path / "model.safetensors")
     assert predictor.model.spec == model.spec
-    assert predictor(picture()).probabilities == pytest.approx(vt.Predictor(model)(picture()).probabilities)
+    assert predictor(noise_image()).probabilities == pytest.approx(vt.Predictor(model)(noise_image()).probabilities)
 
 
 def test_a_model_without_a_classifier_can_embed_but_not_predict():
     predictor = vt.Predictor(vt.create_model("vit_tiny_16", depth=1, image_size=32, num_classes=0))
-    assert predictor.embed(picture()).shape == (192,)
+    assert predictor.embed(noise_image()).shape == (192,)
     with pytest.raises(ValueError, match="no classifier"):
-        predictor(picture())
+        predictor(noise_image())
 
 
-def test_one_bad_picture_is_an_error_that_names_it(model):
+def test_one_bad_image_is_an_error_that_names_it(model):
     with pytest.raises(ValueError, match=r"nowhere.jpg: there is no such file"):
         vt.Predictor(model)("nowhere.jpg")
     with pytest.raises(ValueError, match=r"a.jpg: there is no such file"):
-        vt.Predictor(model)([picture(), "a.jpg"])
+        vt.Predictor(model)([noise_image(), "a.jpg"])
 
 
 def test_an_image_in_every_form(model, tmp_path):
-    image = picture()
+    image = noise_image()
     image.save(tmp_path / "image.png")
     pixels = np.asarray(image)
     tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
@@ -108,7 +108,7 @@ def test_an_image_in_every_form(model, tmp_path):
 
 def test_folders_and_patterns(model, tmp_path):
     for index in range(3):
-        picture(index).save(tmp_path / f"{index}.png")
+        noise_image(index).save(tmp_path / f"{index}.png")
     (tmp_path / "notes.txt").write_text("no image")
     predictor = vt.Predictor(model)
     alone = [predictor(tmp_path / f"{index}.png").indices for index in range(3)]
@@ -122,7 +122,7 @@ def test_folders_and_patterns(model, tmp_path):
 def test_a_mistake_is_not_skipped(model):
     """A file that cannot be read is skipped; an array that is no image is an error of the caller's."""
     with pytest.raises(ValueError, match="floats must lie between 0 and 1"):
-        list(vt.Predictor(model).predict_many([picture(), torch.randn(3, 32, 32)]))
+        list(vt.Predictor(model).predict_many([noise_image(), torch.randn(3, 32, 32)]))
 
 
 def test_bad_options(model):
@@ -153,7 +153,7 @@ def mutate(content: bytes, rng: random.Random) -> bytes:
         return b""
     if kind == 3:
         return "".join(rng.choices("abc \n", k=rng.randrange(200))).encode()
-    if kind == 4:  # the header claims a huge picture
+    if kind == 4:  # the header claims a huge image
         flipped = bytearray(content)
         for at in range(16, 24):
             flipped[at] = rng.randrange(256)
@@ -162,13 +162,13 @@ def mutate(content: bytes, rng: random.Random) -> bytes:
     return content[:cut] + rng.randbytes(rng.randrange(100)) + content[cut:]
 
 
-def test_a_thousand_mutated_pictures(model, tmp_path, capsys):
+def test_a_thousand_mutated_images(model, tmp_path, capsys):
     """No crash; each is answered or reported with a reason of one line."""
     rng = random.Random(0)
     originals = []
     for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF"):
         content = io.BytesIO()
-        picture(1, (24, 20)).save(content, kind)
+        noise_image(1, (24, 20)).save(content, kind)
         originals.append((content.getvalue(), kind.lower()))
     paths = []
     for index in range(1000):
@@ -187,21 +187,21 @@ def test_a_thousand_mutated_pictures(model, tmp_path, capsys):
     assert f"skipped {len(reasons)} of 1000 files" in captured.err
 
 
-def test_neighbours_by_hand():
+def test_neighbors_by_hand():
     vectors = np.array([[1, 0], [0.6, 0.8], [0, 1], [1, 0]], dtype=np.float32)
-    nearest = nearest_neighbours(vectors, 2)
+    nearest = nearest_neighbors(vectors, 2)
     assert [(n.index, round(n.similarity, 3)) for n in nearest[0]] == [(3, 1.0), (1, 0.6)]
     assert [n.index for n in nearest[2]] == [1, 0]
     assert duplicates(vectors, 0.99) == [(0, 3, 1.0)]
-    assert [len(line) for line in nearest_neighbours(vectors[:1], 5)] == [0]
+    assert [len(line) for line in nearest_neighbors(vectors[:1], 5)] == [0]
 
 
-def test_neighbours_over_several_chunks_equal_brute_force():
+def test_neighbors_over_several_chunks_equal_brute_force():
     """Of whole numbers, whose products are exact: on every CPU the same are equally near."""
     vectors = np.random.default_rng(0).integers(-9, 10, (2100, 8)).astype(np.float32)
     similar = vectors @ vectors.T
     np.fill_diagonal(similar, -np.inf)
-    assert [found.index for (found,) in nearest_neighbours(vectors, 1)] == similar.argmax(axis=1).tolist()
+    assert [found.index for (found,) in nearest_neighbors(vectors, 1)] == similar.argmax(axis=1).tolist()
     upper = np.argwhere(np.triu(similar, 1) >= 300)
     assert len(upper) > 100
     assert {(a, b) for a, b, _ in duplicates(vectors, 300)} == {(a, b) for a, b in upper}

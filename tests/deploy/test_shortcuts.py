@@ -40,7 +40,7 @@ def test_the_answer_is_the_same_for_less(name, options, saved):
     assert error(short(images), model(images)) < TOLERANCE
     assert_every_block_matters(short, lambda: short(images))
     assert short.saved == saved
-    assert [type(block) is LastBlock for block in short.blocks()] == [False, False, True]
+    assert [type(block) is LastBlock for block in short.blocks] == [False, False, True]
 
 
 @torch.no_grad()

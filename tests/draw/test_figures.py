@@ -10,7 +10,7 @@ from vitreous.draw import maps as map_figures
 from vitreous.draw import measures as measure_figures
 from vitreous.draw import parameters as weight_figures
 from vitreous.draw.inline import as_drawing, as_html
-from vitreous.draw.overlay import as_picture, overlay, resized
+from vitreous.draw.overlay import displayable, overlay, resized
 from vitreous.explain.maps import shares
 
 IMAGE = torch.randint(0, 256, (3, 40, 56), dtype=torch.uint8)
@@ -28,7 +28,7 @@ def drawn(figure, name="a"):
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 @pytest.mark.parametrize("image", [IMAGE, IMAGE[:1], IMAGE / 255, IMAGE.numpy()])
-def test_overlay_takes_any_grid_precision_and_picture(grid, dtype, image):
+def test_overlay_takes_any_grid_precision_and_image(grid, dtype, image):
     from matplotlib.figure import Figure
 
     axis = Figure().subplots()
@@ -37,7 +37,7 @@ def test_overlay_takes_any_grid_precision_and_picture(grid, dtype, image):
     assert shown.get_array().shape == (40, 56, 3)
 
 
-def test_the_picture_shows_through_where_there_is_no_heat():
+def test_the_image_shows_through_where_there_is_no_heat():
     from matplotlib.figure import Figure
 
     axis = Figure().subplots()
@@ -45,17 +45,17 @@ def test_the_picture_shows_through_where_there_is_no_heat():
     heat[0, 1] = 5.0
     overlay(axis, IMAGE, heat)
     pixels = np.asarray(axis.get_images()[0].get_array())
-    grey = as_picture(IMAGE).mean(axis=2) / 255
+    gray = displayable(IMAGE).mean(axis=2) / 255
 
     def follows(column):
-        return np.corrcoef(pixels[:, column].mean(axis=1), grey[:, column])[0, 1]
+        return np.corrcoef(pixels[:, column].mean(axis=1), gray[:, column])[0, 1]
 
     assert follows(2) > 0.999
     assert pixels[:, :10].std() > 2 * pixels[:, -10:].std(axis=0).mean()
     assert pixels[:, -10:].mean() > pixels[:, :10].mean()
 
 
-def test_heat_is_averaged_when_it_is_finer_than_the_picture():
+def test_heat_is_averaged_when_it_is_finer_than_the_image():
     heat = torch.zeros(4, 4)
     heat[0, 0] = 4.0
     assert resized(heat, (2, 2)).tolist() == [[1.0, 0.0], [0.0, 0.0]]
@@ -63,10 +63,10 @@ def test_heat_is_averaged_when_it_is_finer_than_the_picture():
 
 
 @pytest.mark.parametrize("grid", GRIDS)
-def test_maps_of_a_picture(grid):
+def test_maps_of_a_image(grid):
     heats = {"rollout": torch.rand(grid), "all zero": torch.zeros(grid), "against": -torch.rand(grid)}
     svg = drawn(map_figures.methods_figure(IMAGE, heats))
-    assert all(f">{name}<" in svg for name in ("the picture", *heats))
+    assert all(f">{name}<" in svg for name in ("the image", *heats))
     even = {f"blocks.{index}": shares(torch.rand(grid)) for index in range(3)}
     assert ">blocks.2<" in drawn(map_figures.depth_figure(IMAGE, even, place=(0.99, 0.0)))
 

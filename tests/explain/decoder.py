@@ -67,6 +67,7 @@ class Detector(Backbone):
     def pooled(self, features):
         return features.tokens.amax(dim=1)
 
+    @property
     def blocks(self):
         return [*self.encoder, self.decoder]
 

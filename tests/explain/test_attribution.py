@@ -21,7 +21,7 @@ from vitreous.explain.score import class_score, scores
 from vitreous.explain.trace import Trace
 
 WITHOUT_ATTENTION = {"resnet18", "convnext_atto", "poolformer_s12"}
-#: Cells, windows, reduced keys, channels, a late class token, parts of a picture, and none: every kind once.
+#: Cells, windows, reduced keys, channels, a late class token, parts of an image, and none: every kind once.
 KINDS = {"vit_tiny_16", "swin_tiny", "pvt_v2_b0", "xcit_nano_12_16", "cvt_13", "mobilevit_xxs", "poolformer_s12"}
 FAMILIES = [pytest.param(name, marks=[pytest.mark.slow] * (name not in KINDS)) for name in SMALLEST]
 TARGETS = torch.tensor([1, 4])
@@ -78,7 +78,7 @@ def test_integrated_gradients_are_those_of_captum(rule, name):
 
 
 def test_integrated_gradients_are_complete():
-    """A picture's heat sums to what the target's score has gained over the baseline; one step is not enough."""
+    """An image's heat sums to what the target's score has gained over the baseline; one step is not enough."""
     model, images = vit(), photos()
     with torch.no_grad():
         gained = scores(model, images, SCORE) - scores(model, torch.zeros_like(images), SCORE)
@@ -88,15 +88,15 @@ def test_integrated_gradients_are_complete():
 
 
 @pytest.mark.parametrize("method", ["occlusion", "integrated gradients"])
-def test_a_picture_that_is_its_own_baseline_has_no_heat(method):
-    """Up to rounding, which depends on how many pictures are computed at once."""
+def test_a_image_that_is_its_own_baseline_has_no_heat(method):
+    """Up to rounding, which depends on how many images are computed at once."""
     model, images = vit().double(), photos().double()
     usual = METHODS[method](model, images, SCORE, baseline=torch.zeros_like(images))
     assert METHODS[method](model, images, SCORE, baseline=images).abs().max() < 1e-12 * usual.abs().max()
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "random"])
-def test_a_picture_does_not_depend_on_its_batch(method):
+def test_a_image_does_not_depend_on_its_batch(method):
     model, images = vit(), photos()
     both = METHODS[method](model, images, SCORE)
     alone = METHODS[method](model, images[1:], class_score(TARGETS[1:]))
@@ -131,14 +131,14 @@ def test_mean_attention_counts_every_query_alike():
 
 
 def slow_rollout(model, images, targets):
-    """Layer by layer, picture by picture; gradients by asking for each layer's weights alone."""
+    """Layer by layer, image by image; gradients by asking for each layer's weights alone."""
     with vt.record(model, gradients=True) as trace:
         model(images).gather(1, targets[:, None]).sum().backward()
     maps = []
-    for picture in range(len(images)):
+    for image in range(len(images)):
         plain, weighted = torch.eye(16), torch.eye(16)
         for attention in trace.values():
-            weights, slope = attention.weights[picture], attention.gradient[picture]
+            weights, slope = attention.weights[image], attention.gradient[image]
             plain = (weights.mean(dim=0) + torch.eye(16)) / 2 @ plain
             raised = torch.stack([(a * g).clamp(min=0) for a, g in zip(weights, slope, strict=True)]).mean(dim=0)
             weighted = weighted + raised @ weighted
@@ -205,14 +205,14 @@ def test_the_model_is_left_as_it_was(method):
     torch.manual_seed(1)
     at_rest = METHODS[method](model, images, SCORE)
     model.train()
-    model.layers[1].eval()
+    model.blocks[1].eval()
     model.norm.weight.requires_grad_(False)
     torch.manual_seed(1)
     first = METHODS[method](model, images, SCORE)
     assert torch.equal(first, at_rest)
     assert not first.requires_grad
     assert model.training
-    assert not model.layers[1].mlp.training
+    assert not model.blocks[1].mlp.training
     assert not model.norm.weight.requires_grad
     assert model.head.weight.requires_grad
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -13,48 +13,48 @@ import vitreous as vt
 from tests.explain.explained import named, photo
 from tests.family import tiny
 from vitreous.explain.explainer import class_number
-from vitreous.explain.explainer import portrait as take
+from vitreous.explain.explainer import explain as take
 from vitreous.explain.layers import Norms, PointsSeen
 
 
 @pytest.fixture(scope="module")
-def picture(tmp_path_factory):
-    return photo(tmp_path_factory.mktemp("pictures"))
+def image(tmp_path_factory):
+    return photo(tmp_path_factory.mktemp("images"))
 
 
 @pytest.fixture(scope="module")
-def vit(picture):
-    return take(named("vit_tiny_16"), picture, quick=True, name="one")
+def vit(image):
+    return take(named("vit_tiny_16"), image, quick=True, name="one")
 
 
 @pytest.fixture(scope="module")
-def resnet(picture):
-    return take(named("resnet18"), picture, quick=True, name="two")
+def resnet(image):
+    return take(named("resnet18"), image, quick=True, name="two")
 
 
-def test_a_portrait_holds_what_the_model_computed(picture):
+def test_a_explanation_holds_what_the_model_computed(image):
     model = named("vit_tiny_16")
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     told = []
-    portrait = take(model, picture, progress=told.append)
-    assert portrait.image.shape == (3, 64, 64)
-    assert portrait.image.dtype == torch.uint8
-    assert abs(sum(share for _, share in portrait.answer.best(7)) - 1) < 1e-5
-    assert portrait.answer.best(1)[0] == (portrait.answer.target_name, portrait.answer.target_probability)
-    for one in (*portrait.methods.values(), *portrait.chance):
+    explanation = take(model, image, progress=told.append)
+    assert explanation.image.shape == (3, 64, 64)
+    assert explanation.image.dtype == torch.uint8
+    assert abs(sum(share for _, share in explanation.answer.best(7)) - 1) < 1e-5
+    assert explanation.answer.best(1)[0] == (explanation.answer.target_name, explanation.answer.target_probability)
+    for one in (*explanation.methods.values(), *explanation.chance):
         assert one.heat.shape == (4, 4)
         assert one.deletion.shape == one.insertion.shape == (21,)
-        assert abs(one.deletion[0] - portrait.answer.target_probability) < 1e-5
-        assert abs(one.insertion[-1] - portrait.answer.target_probability) < 1e-5
-    assert torch.allclose(portrait.lens["blocks.1"], portrait.answer.probabilities, atol=1e-5)
-    assert told == [*portrait.methods, "random", "layers", "logit lens"]
+        assert abs(one.deletion[0] - explanation.answer.target_probability) < 1e-5
+        assert abs(one.insertion[-1] - explanation.answer.target_probability) < 1e-5
+    assert torch.allclose(explanation.lens["blocks.1"], explanation.answer.probabilities, atol=1e-5)
+    assert told == [*explanation.methods, "random", "layers", "logit lens"]
     assert all(torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_random_orders_differ_and_are_the_same_next_time(picture):
+def test_random_orders_differ_and_are_the_same_next_time(image):
     model = named("vit_tiny_16")
-    first, second = (take(model, picture, methods=["rollout"]).chance for _ in range(2))
+    first, second = (take(model, image, methods=["rollout"]).chance for _ in range(2))
     assert not torch.equal(first[0].heat, first[1].heat)
     assert all(torch.equal(a.heat, b.heat) for a, b in zip(first, second, strict=True))
 
@@ -88,26 +88,26 @@ BAD = [
 
 
 @pytest.mark.parametrize(("options", "message"), BAD)
-def test_bad_questions(picture, options, message):
+def test_bad_questions(image, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        take(named("vit_tiny_16"), picture, **options)
+        take(named("vit_tiny_16"), image, **options)
 
 
-def test_bad_pictures_and_models(tmp_path, picture):
+def test_bad_images_and_models(tmp_path, image):
     model = named("vit_tiny_16")
-    (tmp_path / "broken.jpg").write_text("no picture")
+    (tmp_path / "broken.jpg").write_text("no image")
     Image.new("RGB", (20, 9)).save(tmp_path / "small.png")
     for name, message in (
         ("nowhere.jpg", "nowhere.jpg: there is no such file"),
-        ("broken.jpg", "broken.jpg: not a picture"),
+        ("broken.jpg", "broken.jpg: not an image"),
         ("small.png", "small.png: 20×9 pixels are fewer than one patch"),
     ):
         with pytest.raises(ValueError, match=message):
             take(model, tmp_path / name)
     with pytest.raises(ValueError, match="rollout needs attention between tokens"):
-        take(named("resnet18"), picture, methods=["rollout"])
+        take(named("resnet18"), image, methods=["rollout"])
     with pytest.raises(ValueError, match="no classifier"):
-        take(vt.create_model("dinov2_small_14", depth=1, image_size=28), picture)
+        take(vt.create_model("dinov2_small_14", depth=1, image_size=28), image)
 
 
 def test_classes_by_name_or_number():

@@ -9,7 +9,7 @@ import torch
 
 import vitreous as vt
 from tests.explain.toy import toy
-from tests.shared import DEIT_TINY, class_of, golden_pictures, need_shared
+from tests.shared import DEIT_TINY, class_of, golden_images, need_shared
 from vitreous.explain.attribution import METHODS
 from vitreous.explain.faithfulness import (
     Table,
@@ -42,30 +42,30 @@ def four_cells():
 def test_deletion_by_hand():
     """What is left of 2 + 1 − 1 + ½ when cells go in the order 2, 1, ½, −1."""
     model, images = four_cells()
-    curve = deletion(model, images, ONE, HEAT, steps=4, baseline="grey")
+    curve = deletion(model, images, ONE, HEAT, steps=4, baseline="gray")
     assert torch.allclose(curve, sigmoids(2.5, 0.5, -0.5, -1.0, 0.0))
     assert torch.allclose(curve, torch.tensor([[0.9241, 0.6225, 0.3775, 0.2689, 0.5]]), atol=1e-4)
-    wrong_way = deletion(model, images, ONE, -HEAT, steps=4, baseline="grey")
+    wrong_way = deletion(model, images, ONE, -HEAT, steps=4, baseline="gray")
     assert torch.allclose(wrong_way, sigmoids(2.5, 3.5, 3.0, 2.0, 0.0))
 
 
 def test_insertion_by_hand():
     model, images = four_cells()
-    curve = insertion(model, images, ONE, HEAT, steps=4, baseline="grey")
+    curve = insertion(model, images, ONE, HEAT, steps=4, baseline="gray")
     assert torch.allclose(curve, sigmoids(0.0, 2.0, 3.0, 3.5, 2.5))
 
 
 def test_the_target_decides_whose_probability_is_followed():
     model, images = four_cells()
     one, zero = (
-        deletion(model, images, class_score(torch.tensor([t])), HEAT, steps=4, baseline="grey") for t in (1, 0)
+        deletion(model, images, class_score(torch.tensor([t])), HEAT, steps=4, baseline="gray") for t in (1, 0)
     )
     assert torch.allclose(zero, 1 - one)
 
 
 def test_steps_change_equal_shares_of_the_cells():
     model, images = four_cells()
-    half = deletion(model, images, ONE, HEAT, steps=2, baseline="grey")
+    half = deletion(model, images, ONE, HEAT, steps=2, baseline="gray")
     assert torch.allclose(half, sigmoids(2.5, -0.5, 0.0))
 
 
@@ -73,8 +73,8 @@ def test_no_other_order_is_better_than_that_of_the_weights():
     model, images = four_cells()
     orders = torch.tensor(list(itertools.permutations([4.0, 3.0, 2.0, 1.0]))).reshape(24, 2, 2)
     images, score = images.expand(24, -1, -1, -1), class_score(torch.ones(24, dtype=torch.long))
-    falling = auc(deletion(model, images, score, orders, steps=4, baseline="grey"))
-    rising = auc(insertion(model, images, score, orders, steps=4, baseline="grey"))
+    falling = auc(deletion(model, images, score, orders, steps=4, baseline="gray"))
+    rising = auc(insertion(model, images, score, orders, steps=4, baseline="gray"))
     ideal = int((orders.flatten(1) == torch.tensor([4.0, 3.0, 1.0, 2.0])).all(dim=1).nonzero())
     assert falling.argmin() == ideal
     assert rising.argmax() == ideal
@@ -91,20 +91,20 @@ def test_batches_change_nothing():
     assert torch.allclose(curves[0], torch.cat(alone))
 
 
-def test_blur_keeps_broad_colours_and_grey_keeps_nothing():
-    """Stripes of one pixel vanish, a half that is brighter stays; so a dark picture is not hidden by brightness."""
+def test_blur_keeps_broad_colors_and_gray_keeps_nothing():
+    """Stripes of one pixel vanish, a half that is brighter stays; so a dark image is not hidden by brightness."""
     model = toy([1.0] * 64, (16, 16))
     stripes = torch.ones(1, 1, 16, 16)
     stripes[:, :, ::2] = -1
     heat = torch.rand(1, 8, 8)
     ends = {
-        (name, base): deletion(model, picture, ONE, heat, steps=1, baseline=base)[0, 1].logit().item()
-        for name, picture in (("stripes", stripes), ("bright", stripes + 0.1))
-        for base in ("blur", "grey")
+        (name, base): deletion(model, shown, ONE, heat, steps=1, baseline=base)[0, 1].logit().item()
+        for name, shown in (("stripes", stripes), ("bright", stripes + 0.1))
+        for base in ("blur", "gray")
     }
     assert ends["stripes", "blur"] == pytest.approx(0.0, abs=1e-4)
     assert ends["bright", "blur"] == pytest.approx(6.4, abs=1e-2)
-    assert ends["bright", "grey"] == 0.0
+    assert ends["bright", "gray"] == 0.0
 
 
 def test_auc_by_hand():
@@ -113,10 +113,10 @@ def test_auc_by_hand():
 
 
 def test_pointing_by_hand():
-    """The centre of the hottest cell counts: not its corner, and not the transposed one."""
+    """The center of the hottest cell counts: not its corner, and not the transposed one."""
     heat = torch.tensor([[0.1, 0.2, 0.9], [0.3, 0.4, 0.5]]).expand(4, -1, -1)
     masks = torch.zeros(4, 8, 12, dtype=torch.bool)
-    masks[0, 1:4, 9:12] = True  # around the centre (2, 10)
+    masks[0, 1:4, 9:12] = True  # around the center (2, 10)
     masks[1, 0, 8] = True  # the cell's corner alone
     masks[2, 4:, :4] = True  # the cell below and left
     masks[3] = True
@@ -129,7 +129,7 @@ def test_pointing_with_a_heat_of_pixels():
     assert pointing(heat, masks).tolist() == [True, False]
 
 
-def test_cells_of_odd_pictures_are_cut_off():
+def test_cells_of_odd_images_are_cut_off():
     assert cell_of((3, 5), (2, 2)).tolist() == [[0, 0, 1, 1, 2], [0, 0, 1, 1, 2], [3, 3, 4, 4, 5]]
     heat = torch.arange(15.0).reshape(1, 3, 5)
     assert on_cells(heat, (3, 5), (2, 2)).tolist() == [[[3.0, 5.0, 6.5], [10.5, 12.5, 14.0]]]
@@ -187,7 +187,7 @@ def judged(number=20, **options):
     targets = torch.randint(0, 2, (number,), generator=generator)
     methods = {"perfect": perfect, "inverted": inverted, "idle": METHODS["random"], "occlusion": METHODS["occlusion"]}
     model, score = toy(weights.tolist(), (8, 8)), class_score(targets)
-    return compare_methods(model, images, score, methods=methods, **{"baseline": "grey"} | options)
+    return compare_methods(model, images, score, methods=methods, **{"baseline": "gray"} | options)
 
 
 def test_good_maps_are_judged_better_than_random_and_bad_ones_worse():
@@ -204,11 +204,11 @@ def test_good_maps_are_judged_better_than_random_and_bad_ones_worse():
     assert table.against("perfect", measure="deletion").high < 0 < table.against("perfect", measure="insertion").low
     assert table.estimate("perfect").mean >= table.estimate("occlusion").mean
     told = trust(table)
-    assert told.startswith("On these 20 pictures trust perfect")
+    assert told.startswith("On these 20 images trust perfect")
     assert "No better than random: idle. Worse than random: inverted." in told
 
 
-def test_faithfulness_is_the_area_between_the_curves_of_every_picture():
+def test_faithfulness_is_the_area_between_the_curves_of_every_image():
     images, score = torch.rand(3, 1, 4, 4) + 0.5, class_score(torch.tensor([1, 0, 1]))
     model, heat = toy(WEIGHTS, (4, 4)), torch.rand(3, 2, 2)
     values = compare_methods(model, images, score, methods={"given": lambda *_: heat}, steps=3).values
@@ -241,15 +241,15 @@ def test_masks_add_the_pointing_game():
     assert set(np.unique(values["perfect"]["pointing"])) <= {0.0, 1.0}
 
 
-def test_few_pictures_prove_nothing():
+def test_few_images_prove_nothing():
     table = judged(number=2)
-    assert table.verdict("perfect") == "too few pictures to say"
-    assert trust(table) == "2 pictures are too few to say which explanation to trust; give at least 10."
-    assert trust(judged(number=1)).startswith("One picture is too few")
+    assert table.verdict("perfect") == "too few images to say"
+    assert trust(table) == "2 images are too few to say which explanation to trust; give at least 10."
+    assert trust(judged(number=1)).startswith("One image is too few")
 
 
 def made(**means):
-    """Twelve pictures; every method has its mean, and scatter of its own."""
+    """Twelve images; every method has its mean, and scatter of its own."""
     generator = np.random.default_rng(0)
     return Table({name: {"faithfulness": mean + 0.01 * generator.normal(size=12)} for name, mean in means.items()})
 
@@ -258,18 +258,18 @@ def test_what_to_trust_in_words():
     told = trust(made(random=0.1, a=0.5, b=0.501, c=0.3, d=0.1))
     best, equal = ("a", "b") if "trust a" in told else ("b", "a")
     assert told == (
-        f"On these 12 pictures trust {best} or, not clearly behind, {equal}: its faithfulness is 0.50, "
+        f"On these 12 images trust {best} or, not clearly behind, {equal}: its faithfulness is 0.50, "
         "that of random maps 0.10. No better than random: d."
     )
-    assert trust(made(random=0.1, a=0.0)) == "On these 12 pictures trust none of them. Worse than random: a."
+    assert trust(made(random=0.1, a=0.0)) == "On these 12 images trust none of them. Worse than random: a."
 
 
 @pytest.mark.slow
 def test_on_a_real_model_explanations_of_its_answers_beat_random():
     need_shared()
     model = vt.load(DEIT_TINY, model="deit_tiny_16").eval()
-    names, pictures = zip(*golden_pictures(), strict=True)
-    images = torch.stack([vt.transforms(model)(picture) for picture in pictures])
+    names, files = zip(*golden_images(), strict=True)
+    images = torch.stack([vt.transforms(model)(file) for file in files])
     targets = torch.tensor([class_of(name) for name in names])
     methods = {name: METHODS[name] for name in ("gradient rollout", "class attention")}
     table = compare_methods(model, images, class_score(targets), methods=methods, steps=10)

@@ -25,7 +25,7 @@ def two_at_the_end(name):
 
 def stopped_after(model, index, images):
     """Slowly: the whole model, with every later block left out."""
-    later = model.blocks()[index + 1 :]
+    later = model.blocks[index + 1 :]
     for block in later:
         block.forward = Skip().forward
     try:
@@ -56,7 +56,7 @@ def test_wrong_lenses_are_seen():
     model, images = vit(), torch.randn(2, 3, 64, 64)
     answers = logit_lens(model, images)
     streams = []
-    for block in model.blocks():
+    for block in model.blocks:
         block.register_forward_hook(lambda _, args, output: streams.append((args[0], output)))
     model(images)
     for (given, gave), answer in zip(streams, answers.values(), strict=True):
@@ -74,7 +74,7 @@ def test_wrong_lenses_are_seen():
 @pytest.mark.parametrize("name", SMALLEST)
 def test_the_last_stage_of_every_family(name):
     model, images = small(name, **two_at_the_end(name)), torch.randn(1, 3, 64, 64)
-    last = len(model.blocks()) - 1
+    last = len(model.blocks) - 1
     answers = logit_lens(model, images)
     assert list(answers) == [f"blocks.{last - 1}", f"blocks.{last}"]
     assert error(answers[f"blocks.{last - 1}"], stopped_after(model, last - 1, images)) < 1e-6
@@ -102,16 +102,16 @@ def test_an_equal_shape_is_not_the_same_stream():
 @torch.no_grad()
 def test_a_block_that_stands_in_several_places():
     model, images = vit(depth=4), torch.randn(1, 3, 64, 64)
-    model.layers[2] = model.layers[1]
-    model.layers[3] = model.layers[1]
+    model.blocks[2] = model.blocks[1]
+    model.blocks[3] = model.blocks[1]
     answers = logit_lens(model, images)
     assert list(answers) == [f"blocks.{index}" for index in range(4)]
-    model.layers = model.layers[:3]
+    model.blocks = model.blocks[:3]
     assert error(answers["blocks.2"], model(images)) < 1e-6
 
 
 def assert_untouched(model):
-    for block in model.blocks():
+    for block in model.blocks:
         assert "forward" not in vars(block)
         assert not block._forward_hooks
 
@@ -138,9 +138,9 @@ def test_nothing_is_left_behind_by_a_failure(calls_before_failing):
 def test_a_forward_of_ones_own_survives():
     model = vit()
     own = Skip().forward
-    model.layers[1].forward = own
+    model.blocks[1].forward = own
     answers = logit_lens(model, torch.randn(1, 3, 64, 64))
-    assert vars(model.layers[1])["forward"] is own
+    assert vars(model.blocks[1])["forward"] is own
     assert torch.equal(answers["blocks.0"], answers["blocks.1"])
 
 

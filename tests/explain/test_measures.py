@@ -18,7 +18,7 @@ def random_wholes(*num_heads, tokens=8, seed=0):
     return [torch.randn(2, h, *shape, generator=generator, dtype=torch.float64).softmax(-1) for h in num_heads]
 
 
-# One picture, one head, two prefix tokens, 2×3 cells of 6×4 pixels. Prefix tokens look evenly at everything. Every
+# One image, one head, two prefix tokens, 2×3 cells of 6×4 pixels. Prefix tokens look evenly at everything. Every
 # cell gives half of its weight to the first prefix token and half to the next cell in raster order, the last to the
 # first: four steps of one column (4 pixels) and two from the end of a row to its other end (√(6² + 8²) = 10 pixels).
 GRID, NUM_PREFIX, STRIDE = (2, 3), 2, (6.0, 4.0)
@@ -52,7 +52,7 @@ def test_mean_distance_by_hand():
     assert torch.allclose(found, torch.tensor([[BY_HAND]]))
 
 
-def distance_without_renormalising(whole):
+def distance_without_renormalizing(whole):
     return 0.5 * measures.mean_distance(whole, GRID, NUM_PREFIX, stride=STRIDE)
 
 
@@ -74,7 +74,7 @@ def distance_weighing_by_what_is_seen(whole):
         lambda whole: measures.mean_distance(whole, GRID, NUM_PREFIX, stride=STRIDE[::-1]),
         lambda whole: measures.mean_distance(whole[..., 1:7, 1:7], GRID, 0, stride=STRIDE),
         lambda whole: measures.mean_distance(whole.transpose(-2, -1), (3, 2), NUM_PREFIX, stride=STRIDE),
-        distance_without_renormalising,
+        distance_without_renormalizing,
         distance_weighing_by_what_is_seen,
     ],
     ids=["sides swapped", "one row", "steps swapped", "one prefix token", "columns", "with the prefix", "one sum"],
@@ -109,7 +109,7 @@ def test_tokens_that_do_not_ask_do_not_thin_the_map():
     assert torch.allclose(measures.mean_map(whole, GRID, NUM_PREFIX), torch.ones(1, 2, 3))
 
 
-def test_a_map_lies_as_the_picture_does():
+def test_a_map_lies_as_the_image_does():
     whole = torch.zeros(1, 1, 8, 8)
     whole[..., 2 + 1 * 3 + 2] = 1  # all look at the second row's last cell
     assert measures.mean_map(whole, GRID, NUM_PREFIX)[0].tolist() == [[0, 0, 0], [0, 0, 8]]
@@ -163,10 +163,10 @@ def test_stream_similarity_by_hand():
     assert torch.allclose(measures.stream_similarity(streams), expected, atol=1e-6)
     shifted = [stream + 5 for stream in streams]
     assert torch.allclose(measures.stream_similarity(shifted), expected, atol=1e-5)
-    assert not torch.allclose(uncentred(shifted), expected, atol=0.1)
+    assert not torch.allclose(uncentered(shifted), expected, atol=0.1)
 
 
-def uncentred(streams):
+def uncentered(streams):
     return measures.cosines(torch.stack([(s @ s.transpose(-2, -1)).flatten(1) for s in streams], dim=1))
 
 
@@ -250,8 +250,8 @@ def slow_head_similarity(wholes):
         return sum(x * y for row, other in zip(a, b, strict=True) for x, y in zip(row, other, strict=True))
 
     found = []
-    for picture in range(len(wholes[0])):
-        heads = [matrix for whole in wholes for matrix in whole[picture].tolist()]
+    for image in range(len(wholes[0])):
+        heads = [matrix for whole in wholes for matrix in whole[image].tolist()]
         found.append([[dot(a, b) / math.sqrt(dot(a, a) * dot(b, b)) for b in heads] for a in heads])
     return found
 
@@ -268,8 +268,8 @@ def slow_cka(streams):
         return sum(covariance(a, b) ** 2 for a in x for b in y)
 
     found = []
-    for picture in range(len(streams[0])):
-        channels = [stream[picture].T.tolist() for stream in streams]
+    for image in range(len(streams[0])):
+        channels = [stream[image].T.tolist() for stream in streams]
         found.append([[overlap(a, b) / math.sqrt(overlap(a, a) * overlap(b, b)) for b in channels] for a in channels])
     return found
 
@@ -278,7 +278,7 @@ def slow_cka(streams):
 def test_a_recorded_model_that_looks_evenly():
     """Without queries and keys all weights are 1/17: 2 prefix tokens and 3×5 cells of 16 pixels."""
     model = small("vit_tiny_16", depth=2, dim=48, num_registers=1)
-    for block in model.blocks():
+    for block in model.blocks:
         block.mixer.qkv.weight.zero_()
         block.mixer.qkv.bias.zero_()
     with vt.record(model) as trace:

@@ -34,10 +34,10 @@ def test_rollout_by_hand():
     assert torch.allclose(rollout([FIRST, SECOND], residual=False), ROLLED_WITHOUT_RESIDUAL)
 
 
-def product_of(normalise, multiply):
+def product_of(normalize, multiply):
     def wrong(layers):
         identity = torch.eye(3, dtype=torch.float64)
-        return reduce(multiply, [normalise(whole.mean(1) + identity) for whole in layers])
+        return reduce(multiply, [normalize(whole.mean(1) + identity) for whole in layers])
 
     return wrong
 
@@ -47,8 +47,8 @@ def by_rows(a):
 
 
 WRONG_ROLLOUTS = {
-    "normalised along the queries": product_of(lambda a: a / a.sum(-2, keepdim=True), lambda r, a: a @ r),
-    "not normalised": product_of(lambda a: a, lambda r, a: a @ r),
+    "normalized along the queries": product_of(lambda a: a / a.sum(-2, keepdim=True), lambda r, a: a @ r),
+    "not normalized": product_of(lambda a: a, lambda r, a: a @ r),
     "multiplied in the wrong order": product_of(by_rows, lambda r, a: r @ a),
     "multiplied cell by cell": product_of(by_rows, lambda r, a: a * r),
     "keys as rows": lambda layers: rollout(layers).transpose(-2, -1),
@@ -215,18 +215,18 @@ def test_the_identity_does_not_touch_a_class_tokens_map():
 def test_rollout_against_slow_loops(fusion, residual, discard):
     layers = random_layers(4)
     found = rollout(layers, residual=residual, fusion=fusion, discard=discard)
-    for picture in range(2):
-        slow = slow_rollout([whole[picture].tolist() for whole in layers], residual, fusion, discard)
-        assert np.allclose(found[picture], slow)
+    for image in range(2):
+        slow = slow_rollout([whole[image].tolist() for whole in layers], residual, fusion, discard)
+        assert np.allclose(found[image], slow)
     assert torch.allclose(found.sum(-1), torch.ones(2, 7, dtype=torch.float64))
 
 
 def test_gradient_rollout_against_slow_loops():
     layers, gradients = random_layers(4), list(torch.randn(4, 2, 3, 7, 7, dtype=torch.float64))
     found = relevance(layers, gradients)
-    for picture in range(2):
-        pairs = [(w[picture].tolist(), g[picture].tolist()) for w, g in zip(layers, gradients, strict=True)]
-        assert np.allclose(found[picture], slow_gradient_rollout(pairs))
+    for image in range(2):
+        pairs = [(w[image].tolist(), g[image].tolist()) for w, g in zip(layers, gradients, strict=True)]
+        assert np.allclose(found[image], slow_gradient_rollout(pairs))
 
 
 def slow_product(a, b):
@@ -280,23 +280,23 @@ class Explicit(torch.nn.Module):
 
 
 def test_a_recorded_model_against_attention_written_out():
-    """Registers, a picture that is no square, a class of its own for each of two pictures."""
+    """Registers, an image that is no square, a class of its own for each of two images."""
     model = small("vit_tiny_16", depth=3, dim=48, num_registers=2).double()
     images, targets = torch.randn(2, 3, 48, 80, dtype=torch.float64), torch.tensor([3, 5])
     twin = copy.deepcopy(model)
-    for block in twin.blocks():
+    for block in twin.blocks:
         block.mixer.attend = Explicit()
     twin(images).gather(1, targets[:, None]).sum().backward()
     with vt.record(model, gradients=True) as trace:
         model(images).gather(1, targets[:, None]).sum().backward()
-    attends = [block.mixer.attend for block in twin.blocks()]
-    for picture in range(2):
-        pairs = [(a.weights[picture].tolist(), a.weights.grad[picture].tolist()) for a in attends]
+    attends = [block.mixer.attend for block in twin.blocks]
+    for image in range(2):
+        pairs = [(a.weights[image].tolist(), a.weights.grad[image].tolist()) for a in attends]
         found, flow = np.array(slow_gradient_rollout(pairs)), np.array(slow_rollout([w for w, _ in pairs]))
-        assert np.allclose(trace.gradient_rollout()[picture], found[0, 3:].reshape(3, 5))
-        assert np.allclose(trace.rollout()[picture], flow[0, 3:].reshape(3, 5))
+        assert np.allclose(trace.gradient_rollout()[image], found[0, 3:].reshape(3, 5))
+        assert np.allclose(trace.rollout()[image], flow[0, 3:].reshape(3, 5))
         for (weights, _), found in zip(pairs, trace.class_attention().values(), strict=True):
-            assert np.allclose(found[picture], np.array(weights)[:, 0, 3:].reshape(-1, 3, 5))
+            assert np.allclose(found[image], np.array(weights)[:, 0, 3:].reshape(-1, 3, 5))
 
 
 @torch.no_grad()

@@ -89,11 +89,11 @@ def test_curves_follow_the_probability_in_the_region():
     heat = torch.tensor([[[4.0, 1.0], [2.0, 3.0]]])
     shown, hidden = torch.tensor(3.0).sigmoid().item(), 0.5
     half = (shown + hidden) / 2
-    falling = deletion(model, images, score, heat, steps=4, baseline="grey")
+    falling = deletion(model, images, score, heat, steps=4, baseline="gray")
     assert falling[0].tolist() == pytest.approx([shown, half, hidden, hidden, hidden])
-    rising = insertion(model, images, score, heat, steps=4, baseline="grey")
+    rising = insertion(model, images, score, heat, steps=4, baseline="gray")
     assert rising[0].tolist() == pytest.approx([hidden, half, shown, shown, shown])
-    plain = deletion(model, images, lambda outputs: outputs["masks"][:, 1, 0, 0], heat, steps=1, baseline="grey")
+    plain = deletion(model, images, lambda outputs: outputs["masks"][:, 1, 0, 0], heat, steps=1, baseline="gray")
     assert plain.tolist() == [[3.0, 0.0]], "of a function the curve follows the score itself"
 
 

@@ -27,7 +27,7 @@ def test_weights_times_values_is_the_fused_output(position):
     model, images = tiny(position=position), torch.randn(2, 3, 48, 80)
     plain = model(images)
     captured = {}
-    for index, block in enumerate(model.blocks()):
+    for index, block in enumerate(model.blocks):
         block.mixer.attend.register_forward_hook(
             lambda _, args, out, index=index: captured.__setitem__(index, (args[2], out))
         )
@@ -60,7 +60,7 @@ def test_nothing_is_left_behind_by_a_failure():
     model = tiny()
     with pytest.raises(ValueError, match="smaller than one patch"), vt.record(model):
         model(torch.randn(1, 3, 8, 8))
-    assert all(type(block.mixer.attend) is Attend for block in model.blocks())
+    assert all(type(block.mixer.attend) is Attend for block in model.blocks)
 
 
 def test_memory_is_bounded_by_choice():
@@ -116,14 +116,14 @@ def test_training_mode_survives_recording():
     model = tiny(attention_drop_rate=0.5).train()
     with vt.record(model):
         model.eval()
-    assert not model.layers[0].mixer.attend.training
+    assert not model.blocks[0].mixer.attend.training
 
 
 def test_gradients_flow_while_recording():
     model = tiny()
     with vt.record(model) as trace:
         model(torch.randn(1, 3, 64, 64)).sum().backward()
-    assert model.layers[0].mixer.qkv.weight.grad.abs().max() > 0
+    assert model.blocks[0].mixer.qkv.weight.grad.abs().max() > 0
     assert not trace["blocks.0"].weights.requires_grad
 
 
@@ -149,7 +149,7 @@ def test_recording_inside_recording():
     model = tiny()
     with vt.record(model), pytest.raises(ValueError, match="recorded already"), vt.record(model):
         pass
-    assert type(model.layers[0].mixer.attend) is Attend
+    assert type(model.blocks[0].mixer.attend) is Attend
 
 
 def test_asking_for_what_is_not_there():
@@ -183,7 +183,7 @@ def test_every_family_shows_its_attention(name):
         for a, out in zip(trace.values(), expected, strict=True)
     )
     assert trace.image_size == (64, 80)
-    assert len(trace.norms) == len(model.blocks())
+    assert len(trace.norms) == len(model.blocks)
     for block, whole in trace.whole().items():
         assert len(whole) == 2
         assert whole.shape[2] == whole.shape[3]
@@ -212,7 +212,7 @@ def test_everything_can_be_asked_for():
 def test_only_what_was_asked_for_is_held():
     model, images = tiny(), torch.randn(1, 3, 64, 64)
     with vt.record(model, what="norms") as trace:
-        assert all(type(block.mixer.attend) is Attend for block in model.blocks())
+        assert all(type(block.mixer.attend) is Attend for block in model.blocks)
         model(images)
     assert not trace.stream
     assert not len(trace)
@@ -240,7 +240,7 @@ def test_gradients_are_those_of_the_weights(mixer):
     seen = trace["blocks.0"]
     flat = seen.gradient.flatten()
     place = int(flat.abs().argmax())
-    seam = model.blocks()[0].mixer.attend
+    seam = model.blocks[0].mixer.attend
     honest = seam.weights
 
     def nudged(*given, **options):
@@ -290,8 +290,8 @@ def test_a_wrapper_is_recorded_through_its_model():
     assert len(trace) == 3
 
 
-def test_windows_and_parts_of_patches_come_back_to_the_picture():
-    """MobileViT sees the four places of its patches as four pictures: their mean is shown."""
+def test_windows_and_parts_of_patches_come_back_to_the_image():
+    """MobileViT sees the four places of its patches as four images: their mean is shown."""
     model = family_member("mobilevit_xxs")
     with vt.record(model) as trace:
         model(torch.randn(2, 3, 64, 64))
@@ -300,7 +300,7 @@ def test_windows_and_parts_of_patches_come_back_to_the_picture():
     assert whole.shape[0] == 2
 
 
-def test_strides_follow_the_picture():
+def test_strides_follow_the_image():
     model = family_member("swin_tiny")
     with vt.record(model) as trace:
         model.features(torch.randn(1, 3, 57, 78))

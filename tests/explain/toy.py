@@ -24,7 +24,7 @@ class Toy(Backbone):
     def __init__(self, config, weights):
         super().__init__(config)
         self.weights = nn.Parameter(torch.tensor(weights)[:, None])
-        self.head = nn.utils.skip_init(nn.Linear, 1, 2, bias=False)  # throws no dice
+        self.head = nn.utils.skip_init(nn.Linear, 1, 2, bias=False)  # throws no draws
         with torch.no_grad():
             self.head.weight.copy_(torch.tensor([[0.0], [1.0]]))
 
@@ -36,6 +36,7 @@ class Toy(Backbone):
     def pooled(self, features):
         return (features.tokens * self.weights).sum(dim=1)
 
+    @property
     def blocks(self):
         return []
 

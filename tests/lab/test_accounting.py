@@ -47,9 +47,9 @@ def test_memory_after_the_forward_pass_is_what_the_formulas_say():
 
 
 def test_classes_are_found_by_their_order():
-    dice = np.random.default_rng(0)
-    true = np.sort(dice.choice(50, 20, replace=False))
+    draws = np.random.default_rng(0)
+    true = np.sort(draws.choice(50, 20, replace=False))
     folders = np.repeat(np.arange(20), 2)
-    logits = dice.normal(size=(40, 50))
+    logits = draws.normal(size=(40, 50))
     logits[np.arange(40), true[folders]] += 3
     assert (classes_in_order(logits, folders) == true[folders]).mean() > 0.9

@@ -15,12 +15,12 @@ def test_one_hot_values_show_the_weights_of_fused_attention():
 
 
 def test_favourites_are_looked_at():
-    favourites = torch.tensor([2, 2, 0, 1])
-    assert torch.equal(preferring(favourites, 9.0).argmax(dim=-1), favourites)
-    torch.testing.assert_close(preferring(favourites, 0.0), torch.full((4, 4), 0.25, dtype=torch.float64))
+    favorites = torch.tensor([2, 2, 0, 1])
+    assert torch.equal(preferring(favorites, 9.0).argmax(dim=-1), favorites)
+    torch.testing.assert_close(preferring(favorites, 0.0), torch.full((4, 4), 0.25, dtype=torch.float64))
 
 
 def test_modules_are_counted_by_path():
     macs = counted_macs("vit_tiny_16", 32, depth=1)
     assert macs["stem.proj"] == 4 * 16 * 16 * 3 * 192
-    assert macs[""] == macs["stem"] + macs["layers.0"] + macs["head"]
+    assert macs[""] == macs["stem"] + macs["blocks.0"] + macs["head"]

@@ -7,18 +7,18 @@ import torch
 
 from vitreous.lab.instruments.curvature import curvature_along, largest_eigenvalue
 from vitreous.lab.instruments.examined import convolutional_field
-from vitreous.lab.instruments.halves import COLOURS, drawn, gap_of
+from vitreous.lab.instruments.halves import COLORS, drawn, gap_of
 from vitreous.lab.trial import Trial
 from vitreous.layers.patch import ResidualStem
 
 
 def test_the_largest_eigenvalue_of_a_quadratic():
-    dice = torch.Generator().manual_seed(0)
-    turn = torch.linalg.qr(torch.randn(6, 6, generator=dice))[0]
+    draws = torch.Generator().manual_seed(0)
+    turn = torch.linalg.qr(torch.randn(6, 6, generator=draws))[0]
     matrix = turn @ torch.diag(torch.tensor([-3.0, 0.1, 0.5, 1.0, 2.0, 7.0])) @ turn.T
     first, second = (
-        torch.randn(2, generator=dice, requires_grad=True),
-        torch.randn(4, generator=dice, requires_grad=True),
+        torch.randn(2, generator=draws, requires_grad=True),
+        torch.randn(4, generator=draws, requires_grad=True),
     )
 
     def loss() -> torch.Tensor:
@@ -41,11 +41,11 @@ def test_the_field_of_convolutions_is_as_counted():
     assert int(seen.sum()) == convolutional_field(2)
 
 
-def test_halves_of_one_object_have_one_colour_and_the_gap_between_them():
+def test_halves_of_one_object_have_one_color_and_the_gap_between_them():
     trial = Trial(quick=True, folder=Path("unused"))
     data = drawn(trial, 60, seed=3)
     for image, target, gap in zip(data.images, data.all_targets.values, gap_of(trial, 60), strict=True):
-        shown = [(image == colour[:, None, None]).all(axis=0) for colour in COLOURS]
+        shown = [(image == color[:, None, None]).all(axis=0) for color in COLORS]
         assert sum(mask.any() for mask in shown) == 1 + target.argmax()
         columns = np.flatnonzero(np.any(shown, axis=0).any(axis=0))
         assert columns[-1] - columns[0] + 1 == 6 + gap

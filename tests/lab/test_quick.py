@@ -11,10 +11,10 @@ from vitreous.lab.trial import Trial
 from vitreous.lab.words import decided
 
 ON_REAL_WEIGHTS = (
-    "quantisation", "attention_distance", "rollout", "low_pass", "layers_near_to_far", "heads_specialise",
+    "quantization", "attention_distance", "rollout", "low_pass", "layers_near_to_far", "heads_specialize",
     "attention_spectrum", "attention_rank", "attention_eigenvalues",
 )  # fmt: skip
-ONLY_REAL_WEIGHTS = {"layers_near_to_far", "heads_specialise"}  # say nothing of the claim without them
+ONLY_REAL_WEIGHTS = {"layers_near_to_far", "heads_specialize"}  # say nothing of the claim without them
 
 
 @pytest.fixture(scope="session")
@@ -29,10 +29,10 @@ def photo_folder(tmp_path_factory):
     """Some real photos, in folders by class."""
     need_shared()
     folder = tmp_path_factory.mktemp("photos")
-    for index, (picture, label) in enumerate(zip(*photos(), strict=True)):
+    for index, (image, label) in enumerate(zip(*photos(), strict=True)):
         if index < 120:
             (folder / f"{label:04d}").mkdir(exist_ok=True)
-            picture.save(folder / f"{label:04d}" / f"{index}.png")
+            image.save(folder / f"{label:04d}" / f"{index}.png")
     return folder
 
 

@@ -1,19 +1,19 @@
-"""The laboratory's own numerical routines: probes and quantisers."""
+"""The laboratory's own numerical routines: probes and quantizers."""
 
 import pytest
 import torch
 
 from vitreous.lab.instruments.probe import accuracy, edge_ways, explained, ridge
-from vitreous.lab.instruments.quantise import by_the_text, clipped, per_channel, per_tensor
+from vitreous.lab.instruments.quantize import by_the_text, clipped, per_channel, per_tensor
 
 
 @pytest.fixture
-def dice():
+def draws():
     return torch.Generator().manual_seed(0)
 
 
-def test_ridge_is_the_solution_of_its_equations(dice):
-    x, y = torch.randn(40, 5, generator=dice).double(), torch.randn(40, 2, generator=dice).double()
+def test_ridge_is_the_solution_of_its_equations(draws):
+    x, y = torch.randn(40, 5, generator=draws).double(), torch.randn(40, 2, generator=draws).double()
     standard = (x - x.mean(dim=0)) / x.std(dim=0)
     found = ridge(x, y, x)
     solutions = []
@@ -25,13 +25,13 @@ def test_ridge_is_the_solution_of_its_equations(dice):
     assert any(torch.allclose(found, solution) for solution in solutions)
 
 
-def test_probes_read_what_is_there_and_nothing_else(dice):
-    x = torch.randn(300, 20, generator=dice)
+def test_probes_read_what_is_there_and_nothing_else(draws):
+    x = torch.randn(300, 20, generator=draws)
     labels = x[:, :3].argmax(dim=1)
     assert explained(x, x[:, :1] - x[:, 1:2], 200) > 0.99
-    assert explained(x, torch.randn(300, 1, generator=dice), 200) < 0.1
+    assert explained(x, torch.randn(300, 1, generator=draws), 200) < 0.1
     assert accuracy(x, labels, 200) > 0.8
-    assert accuracy(x, labels[torch.randperm(300, generator=dice)], 200) < 0.5
+    assert accuracy(x, labels[torch.randperm(300, generator=draws)], 200) < 0.5
 
 
 def test_edges_know_upright_from_level():
@@ -40,13 +40,13 @@ def test_edges_know_upright_from_level():
     assert edge_ways(stripes.transpose(2, 3))[0].tolist() == pytest.approx([-1, 0])
 
 
-@pytest.mark.parametrize("quantise", [by_the_text, per_tensor, per_channel, clipped])
-def test_b_bits_hold_no_more_than_their_levels(quantise, dice):
-    w = torch.randn(1, 4096, generator=dice)
-    assert len(quantise(w, 4).unique()) <= 16
+@pytest.mark.parametrize("quantize", [by_the_text, per_tensor, per_channel, clipped])
+def test_b_bits_hold_no_more_than_their_levels(quantize, draws):
+    w = torch.randn(1, 4096, generator=draws)
+    assert len(quantize(w, 4).unique()) <= 16
 
 
-def test_a_zero_point_keeps_what_lies_on_one_side(dice):
-    w = torch.rand(8, 64, generator=dice)
+def test_a_zero_point_keeps_what_lies_on_one_side(draws):
+    w = torch.rand(8, 64, generator=draws)
     assert (per_tensor(w, 8) - w).abs().max() < 1 / 255
     assert (by_the_text(w, 8) - w).abs().max() > 0.4

@@ -81,15 +81,15 @@ def test_a_run_that_diverges_keeps_what_it_had_learned(trial, monkeypatch):
 
 def test_intervals_pool_the_spread_of_all_groups():
     one, other = [0.50, 0.52], [0.40, 0.42]
-    found = difference(one, other, among=[one, other], pictures=10**9)
+    found = difference(one, other, among=[one, other], images=10**9)
     assert found.value == pytest.approx(0.10)
     assert found.high - found.value == pytest.approx(4.3027 * 0.02 / 2**0.5, rel=1e-3)  # t(2), s² = 0.0002
-    assert contrast({1: [one], -1: [other]}, among=[one, other], pictures=100).low < found.low
+    assert contrast({1: [one], -1: [other]}, among=[one, other], images=100).low < found.low
 
 
 def test_one_seed_alone_has_no_spread():
     with pytest.raises(ValueError, match="two runs"):
-        difference([0.5], [0.4], among=[[0.5], [0.4]], pictures=100)
+        difference([0.5], [0.4], among=[[0.5], [0.4]], images=100)
 
 
 def test_laws_are_found_again_in_numbers_made_with_them():

@@ -67,14 +67,14 @@ def test_a_case_that_tests_nothing_is_refused():
 
 
 def test_an_interval_over_seeds_covers_the_truth_as_often_as_it_says():
-    dice = np.random.default_rng(0)
-    found = [mean_of(dice.normal(3.0, 2.0, size=5)) for _ in range(2000)]
+    draws = np.random.default_rng(0)
+    found = [mean_of(draws.normal(3.0, 2.0, size=5)) for _ in range(2000)]
     assert np.mean([e.low <= 3.0 <= e.high for e in found]) == pytest.approx(0.95, abs=0.015)
 
 
 def test_a_bootstrap_covers_the_truth_too():
-    dice = np.random.default_rng(0)
-    found = [bootstrap(dice.normal(3.0, 2.0, size=60), np.mean, rounds=200, seed=i) for i in range(250)]
+    draws = np.random.default_rng(0)
+    found = [bootstrap(draws.normal(3.0, 2.0, size=60), np.mean, rounds=200, seed=i) for i in range(250)]
     assert np.mean([e.low <= 3.0 <= e.high for e in found]) == pytest.approx(0.94, abs=0.04)
 
 

@@ -1,4 +1,4 @@
-"""Standardised filters and TensorFlow's padding against slow loops."""
+"""Standardized filters and TensorFlow's padding against slow loops."""
 
 import math
 
@@ -46,7 +46,7 @@ def naive_std_conv(conv, x, kernel, stride):
 
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (3, 1), (1, 2), (3, 2), (7, 2)])
-def test_standardised_convolution_equals_a_loop(grid, kernel, stride):
+def test_standardized_convolution_equals_a_loop(grid, kernel, stride):
     conv = fill(StdConv2d(2, 3, kernel, stride=stride)).double()
     with torch.no_grad():
         conv.weight.mul_(3).add_(0.7)

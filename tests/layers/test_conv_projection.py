@@ -19,7 +19,7 @@ def make(dim=8, num_heads=2, **options):
 
 
 def naive_projection(projection, prefix, cells, stride):
-    """Cell by cell: what lies under the kernel, weighted channel by channel; normalised; then the matrix."""
+    """Cell by cell: what lies under the kernel, weighted channel by channel; normalized; then the matrix."""
     rows, columns, half = len(cells), len(cells[0]), projection.conv.weight.shape[-1] // 2
     norm, linear, tokens = projection.norm, projection.linear, list(prefix)
     for y in range(0, rows, stride):
@@ -34,7 +34,7 @@ def naive_projection(projection, prefix, cells, stride):
 
 
 def naive(mixer, x, grid, num_prefix):
-    """One picture, one head, one query at a time."""
+    """One image, one head, one query at a time."""
     prefix, flat = x[:num_prefix], x[num_prefix:]
     cells = [[flat[row * grid[1] + column] for column in range(grid[1])] for row in range(grid[0])]
     q = naive_projection(mixer.q, prefix, cells, 1)
@@ -55,7 +55,7 @@ def naive(mixer, x, grid, num_prefix):
 def test_equals_the_loop(grid, num_prefix):
     mixer = make()
     x = torch.randn(2, num_prefix + grid[0] * grid[1], 8).double()
-    expected = torch.stack([naive(mixer, picture, grid, num_prefix) for picture in x])
+    expected = torch.stack([naive(mixer, image, grid, num_prefix) for image in x])
     assert error(mixer(x, grid, num_prefix), expected) < 1e-10
 
 
@@ -82,7 +82,7 @@ def test_every_part_matters():
 
 
 @torch.no_grad()
-def test_one_picture_does_not_depend_on_its_batch():
+def test_one_image_does_not_depend_on_its_batch():
     mixer, x = make(), torch.randn(3, 1 + 57 * 78, 8).double()
     together = mixer(x, (57, 78), 1)
     x[1:] *= 100
@@ -101,7 +101,7 @@ def test_recorded_keys_stand_on_a_coarser_grid():
 def test_serves_in_a_vit():
     model = vt.create_model("vit_tiny_16", mixer=ConvProjection(kv_stride=1), depth=2, image_size=64)
     model(torch.randn(2, 3, 64, 64)).square().sum().backward()
-    assert model.layers[1].mixer.k.conv.weight.grad.abs().max() > 0
+    assert model.blocks[1].mixer.k.conv.weight.grad.abs().max() > 0
     assert model.config.mixer.to_json() == {"mixer": "conv_projection", "kernel": 3, "kv_stride": 1}
 
 

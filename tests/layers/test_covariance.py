@@ -40,12 +40,12 @@ def naive_head(q, k, v, temperature):
 
 
 def naive(mixer, x):
-    pictures = []
+    images = []
     for tokens in x:
         q, k, v = mixer.qkv(tokens).chunk(3, dim=1)
         heads = zip(*(part.chunk(mixer.num_heads, dim=1) for part in (q, k, v)), mixer.temperature, strict=True)
-        pictures.append(mixer.proj(torch.cat([naive_head(q, k, v, float(t)) for q, k, v, t in heads], dim=1)))
-    return torch.stack(pictures)
+        images.append(mixer.proj(torch.cat([naive_head(q, k, v, float(t)) for q, k, v, t in heads], dim=1)))
+    return torch.stack(images)
 
 
 @pytest.mark.parametrize("grid", GRIDS)
@@ -71,7 +71,7 @@ def test_tokens_have_no_order():
 
 
 @torch.no_grad()
-def test_one_picture_does_not_depend_on_its_batch():
+def test_one_image_does_not_depend_on_its_batch():
     mixer, x = made(), torch.randn(3, 15, 12)
     together = mixer(x, (3, 5))
     x[1:] *= 100

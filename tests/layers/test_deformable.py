@@ -19,7 +19,7 @@ WITHOUT_PREFIX = {"class_token": False, "pool": "mean"}
 
 
 def at(values, y, x):
-    """Bilinear interpolation by hand: ``values`` (c, y, x) at a place counted in cells from the centre of the first."""
+    """Bilinear interpolation by hand: ``values`` (c, y, x) at a place counted in cells from the center of the first."""
     total = torch.zeros(values.shape[0], dtype=values.dtype)
     top, left = math.floor(y), math.floor(x)
     for row in (top, top + 1):
@@ -30,12 +30,12 @@ def at(values, y, x):
 
 
 def across(place, length):
-    """From −1 … 1 to cells, where −1 and 1 are the centres of the outer cells."""
+    """From −1 … 1 to cells, where −1 and 1 are the centers of the outer cells."""
     return (place + 1) / 2 * (length - 1)
 
 
 def naive_deformable(x, q, *, shifts, make_k, make_v, table, num_groups, reach):
-    """DAT's attention in one picture, x and q (d, y, x) → (d, y, x): one point, one query, one head at a time.
+    """DAT's attention in one image, x and q (d, y, x) → (d, y, x): one point, one query, one head at a time.
 
     ``shifts`` (g, 2, v, w) are (y, x) before tanh; ``table`` (h, rows, columns); ``make_k`` and ``make_v`` take (m, d).
     """
@@ -81,7 +81,7 @@ def deformable(dim=24, num_heads=6, grid=(4, 4), stage=0, **options):
 
 
 def by_hand(mixer, x, grid, stride, reach):
-    """One picture's tokens through the loop."""
+    """One image's tokens through the loop."""
     dim, points = x.shape[1], mixer.points
     q = mixer.q(x).T.unflatten(1, grid)
     local = F.conv2d(
@@ -115,7 +115,7 @@ def test_equals_the_loop(grid, stride, kernel, reach):
     """On the grid that the table of biases was made for, and on others, over which it is stretched."""
     mixer = deformable(strides=(stride,), kernels=(kernel,), reach=reach)
     x = torch.randn(2, grid[0] * grid[1], 24)
-    expected = torch.stack([by_hand(mixer, picture, grid, stride, reach) for picture in x])
+    expected = torch.stack([by_hand(mixer, image, grid, stride, reach) for image in x])
     assert error(mixer(x, grid), expected) < TOLERANCE
 
 
@@ -154,17 +154,17 @@ def naive_points(values, shapes, locations, weights):
     """(b, n, h, k) … → (b, q, h·k): one query, one head, one map, one point at a time."""
     b, q, h, _, p, _ = locations.shape
     out = torch.zeros(b, q, h, values.shape[3], dtype=values.dtype)
-    for picture in range(b):
+    for image in range(b):
         for head in range(h):
             start = 0
             for level, (rows, columns) in enumerate(shapes):
-                cells = values[picture, start : start + rows * columns, head].T.unflatten(1, (rows, columns))
+                cells = values[image, start : start + rows * columns, head].T.unflatten(1, (rows, columns))
                 start += rows * columns
                 for query in range(q):
                     for point in range(p):
-                        x, y = locations[picture, query, head, level, point].tolist()
-                        share = weights[picture, query, head, level, point]
-                        out[picture, query, head] += share * at(cells, y * rows - 0.5, x * columns - 0.5)
+                        x, y = locations[image, query, head, level, point].tolist()
+                        share = weights[image, query, head, level, point]
+                        out[image, query, head] += share * at(cells, y * rows - 0.5, x * columns - 0.5)
     return out.flatten(2)
 
 
@@ -214,8 +214,8 @@ def test_points_around_every_cell_equal_the_loop(grid):
     x = torch.randn(2, n, 24)
     offsets = inner.offsets(x).reshape(2, n, 2, 3, 2)
     weights = inner.weights(x).reshape(2, n, 2, 3).softmax(-1)
-    centre = torch.tensor([[(c + 0.5) / grid[1], (r + 0.5) / grid[0]] for r in range(grid[0]) for c in range(grid[1])])
-    locations = centre[None, :, None, None] + offsets / torch.tensor([grid[1], grid[0]])
+    center = torch.tensor([[(c + 0.5) / grid[1], (r + 0.5) / grid[0]] for r in range(grid[0]) for c in range(grid[1])])
+    locations = center[None, :, None, None] + offsets / torch.tensor([grid[1], grid[0]])
     values = inner.value(x).reshape(2, n, 2, 12)
     expected = inner.proj(naive_points(values, [grid], locations[:, :, :, None], weights[:, :, :, None]))
     assert error(mixer(x, grid), expected) < TOLERANCE
@@ -225,7 +225,7 @@ def test_points_around_every_cell_equal_the_loop(grid):
 def test_points_start_as_a_star_whatever_the_model_around_them(init):
     mixer = DeformablePoints(num_points=2)
     model = vt.create_model("vit_tiny_16", depth=1, num_heads=4, mixer=mixer, init=init, **WITHOUT_PREFIX)
-    points = model.layers[0].mixer.points
+    points = model.blocks[0].mixer.points
     directions = torch.tensor([[1.0, 0], [0, 1], [-1, 0], [0, -1]])
     star = torch.stack([directions, 2 * directions], dim=1)
     assert torch.allclose(points.offsets.bias.reshape(4, 2, 2), star, atol=1e-6)
@@ -242,11 +242,11 @@ class TestBoth:
         model(torch.randn(2, 3, 64, 80)).square().sum().backward()
         assert all(p.grad.isfinite().all() for p in model.parameters())
 
-    def test_a_picture_does_not_depend_on_its_batch(self, mixer):
+    def test_a_image_does_not_depend_on_its_batch(self, mixer):
         layer = fill(mixer.build(MixerContext(dim=24, num_heads=3, grid=(4, 4))))
         x = torch.randn(3, 15, 24)
         together = layer(x, (3, 5))
-        assert error(torch.cat([layer(picture[None], (3, 5)) for picture in x]), together) < TOLERANCE
+        assert error(torch.cat([layer(image[None], (3, 5)) for image in x]), together) < TOLERANCE
 
     def test_prefix_tokens_are_refused(self, mixer):
         with pytest.raises(ValueError, match=r"cannot serve with prefix tokens \(.* no place\)"):
@@ -258,7 +258,7 @@ class TestBoth:
 
 
 BAD = [
-    (lambda: Deformable(kernels=(5, 4)), "each of kernels must be odd, to be centred on a cell; got 4"),
+    (lambda: Deformable(kernels=(5, 4)), "each of kernels must be odd, to be centered on a cell; got 4"),
     (lambda: Deformable(strides=(0,)), "each of strides must be at least 1"),
     (lambda: Deformable(heads_per_group=0), "heads_per_group must be at least 1"),
     (lambda: Deformable(reach=-1.0), "reach must not be negative"),

@@ -1,4 +1,4 @@
-"""A depthwise convolution over the grid equals the loop over cells and neighbours."""
+"""A depthwise convolution over the grid equals the loop over cells and neighbors."""
 
 from itertools import product
 
@@ -19,7 +19,7 @@ def build(**options):
 
 
 def naive(mixer, tokens, grid):
-    """One picture (n, d), cell by cell: what lies under the kernel, each channel with weights of its own."""
+    """One image (n, d), cell by cell: what lies under the kernel, each channel with weights of its own."""
     weight, half = mixer.conv.weight[:, 0], mixer.conv.weight.shape[-1] // 2
     rows = []
     for y, x in product(range(grid[0]), range(grid[1])):
@@ -36,12 +36,12 @@ def naive(mixer, tokens, grid):
 @torch.no_grad()
 def test_equals_the_loop(grid, kernel):
     mixer, tokens = build(kernel=kernel), torch.randn(2, grid[0] * grid[1], DIM).double()
-    expected = torch.stack([naive(mixer, picture, grid) for picture in tokens])
+    expected = torch.stack([naive(mixer, image, grid) for image in tokens])
     assert error(mixer(tokens, grid), expected) < 1e-10
 
 
 @torch.no_grad()
-def test_one_picture_does_not_depend_on_its_batch():
+def test_one_image_does_not_depend_on_its_batch():
     mixer, tokens = build(), torch.randn(3, 57 * 78, DIM).double()
     together = mixer(tokens, (57, 78))
     tokens[1:] *= 100
@@ -51,7 +51,7 @@ def test_one_picture_does_not_depend_on_its_batch():
 def test_serves_in_a_vit():
     model = vt.create_model("vit_tiny_16", mixer=Depthwise(kernel=3), depth=2, image_size=64, **WITHOUT_PREFIX)
     model(torch.randn(2, 3, 64, 64)).square().sum().backward()
-    assert all(p.grad.abs().max() > 0 for p in model.layers[1].mixer.parameters())
+    assert all(p.grad.abs().max() > 0 for p in model.blocks[1].mixer.parameters())
     assert model.config.mixer.to_json() == {"mixer": "depthwise", "kernel": 3}
     assert vt.create_model("vit_tiny_16", mixer="depthwise", **WITHOUT_PREFIX).config.mixer.kernel == 7
 

@@ -11,7 +11,7 @@ from vitreous.layers.inverted import InvertedResidual, conv_norm
 GRIDS = [(1, 1), (3, 5), (8, 6), (7, 10)]
 
 
-def normalised(x, norm):
+def normalized(x, norm):
     """One cell's channels by the running statistics."""
     return (x - norm.running_mean) / (norm.running_var + norm.eps).sqrt() * norm.weight + norm.bias
 
@@ -25,13 +25,13 @@ def naive(block, image, stride):
     height, width = image.shape[1:]
     cells = list(itertools.product(range(height), range(width)))
     expand, depthwise, project = (part.conv.weight for part in (block.expand, block.depthwise, block.project))
-    wide = {cell: silu(normalised(expand[:, :, 0, 0] @ image[:, *cell], block.expand.norm)) for cell in cells}
+    wide = {cell: silu(normalized(expand[:, :, 0, 0] @ image[:, *cell], block.expand.norm)) for cell in cells}
     out = {}
     for y, x in itertools.product(range(0, height, stride), range(0, width, stride)):
         near = [(y + down, x + across) for down, across in itertools.product((-1, 0, 1), repeat=2)]
         seen = sum(depthwise[:, 0, a - y + 1, b - x + 1] * wide[a, b] for a, b in near if (a, b) in wide)
-        seen = silu(normalised(seen, block.depthwise.norm))
-        out[y // stride, x // stride] = normalised(project[:, :, 0, 0] @ seen, block.project.norm)
+        seen = silu(normalized(seen, block.depthwise.norm))
+        out[y // stride, x // stride] = normalized(project[:, :, 0, 0] @ seen, block.project.norm)
     rows, columns = -(-height // stride), -(-width // stride)
     result = torch.stack([out[cell] for cell in itertools.product(range(rows), range(columns))], dim=-1)
     result = result.reshape(-1, rows, columns)

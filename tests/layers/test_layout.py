@@ -1,4 +1,4 @@
-"""Weights laid back onto the picture: the whole matrix times the values of all tokens is what the mixer computed."""
+"""Weights laid back onto the image: the whole matrix times the values of all tokens is what the mixer computed."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def model(name, num_prefix):
 
 
 def values(mixer, x):
-    """(b, h, n, k): what every token of the picture has to say, whatever part of it the mixer asks."""
+    """(b, h, n, k): what every token of the image has to say, whatever part of it the mixer asks."""
     if hasattr(mixer, "points") and hasattr(mixer.points, "value"):
         out, heads = mixer.points.value(x), mixer.points.num_heads
     elif hasattr(mixer, "kv"):
@@ -46,10 +46,10 @@ def values(mixer, x):
 def test_the_whole_matrix_times_all_values_is_what_was_computed(name, num_prefix):
     made, images = model(name, num_prefix), torch.randn(2, 3, 19, 27).double()
     if name == "deformable":  # bias is said at points outside of the map as well, where there is no cell to say it
-        for block in made.blocks():
+        for block in made.blocks:
             torch.nn.init.zeros_(block.mixer.kv.bias)
     seen = {}
-    for index, block in enumerate(made.blocks()):
+    for index, block in enumerate(made.blocks):
         mixer = block.mixer
         mixer.register_forward_pre_hook(lambda _, given, index=index: seen.setdefault(index, {}).update(x=given[0]))
         last = mixer.points.proj if hasattr(mixer.points if name in WITHOUT_PREFIX else mixer, "value") else mixer.proj
@@ -63,7 +63,7 @@ def test_the_whole_matrix_times_all_values_is_what_was_computed(name, num_prefix
         sums = whole.sum(-1)
         assert torch.allclose(sums, torch.ones(()).double()) or name in WITHOUT_PREFIX  # points may lie outside
         assert (sums < 1 + 1e-6).all()
-        expected = (whole @ values(made.blocks()[index].mixer, x)).transpose(1, 2).flatten(2)
+        expected = (whole @ values(made.blocks[index].mixer, x)).transpose(1, 2).flatten(2)
         assert error(expected, out) < 1e-5
 
 

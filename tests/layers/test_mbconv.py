@@ -38,7 +38,7 @@ def test_channels_are_weighed_by_their_means():
 
 
 @torch.no_grad()
-def test_the_depthwise_convolution_sees_one_channel_and_its_neighbours():
+def test_the_depthwise_convolution_sees_one_channel_and_its_neighbors():
     """Without the weighing, which looks everywhere, a pixel reaches no further than 3×3."""
     block = fill(MBConv(4, 4, options=MBConvOptions()))
     block.branch.squeeze = torch.nn.Identity()

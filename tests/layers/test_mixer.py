@@ -50,7 +50,7 @@ def test_a_mixer_of_ones_own(tmp_path):
     model = tiny(mixer=OwnMixer(share=0.25), **WITHOUT_PREFIX).eval()
     images = torch.randn(2, 3, 48, 80)
     model(images).sum().backward()
-    assert model.layers[1].mixer.share.grad.abs() > 0
+    assert model.blocks[1].mixer.share.grad.abs() > 0
     vt.save(model, tmp_path / "own.safetensors")
     with pytest.raises(ValueError, match="name it with model="):
         vt.load(tmp_path / "own.safetensors")
@@ -90,7 +90,7 @@ def test_the_table_is_keyed_by_name_and_every_row_survives_json(name):
 
 @pytest.mark.parametrize("name", MIXERS)
 @pytest.mark.parametrize("grid", [(1, 1), (1, 9), (57, 78)])
-def test_every_mixer_takes_any_grid_and_keeps_pictures_apart(name, grid):
+def test_every_mixer_takes_any_grid_and_keeps_images_apart(name, grid):
     mixer = MIXERS[name].build(MixerContext(dim=24, num_heads=3, grid=(8, 8))).eval()
     tokens = torch.randn(2, grid[0] * grid[1], 24)
     with torch.no_grad():

@@ -69,14 +69,14 @@ def test_a_stage_of_the_residual_stem_by_hand():
     torch.testing.assert_close(stage(images), expected)
 
 
-def test_whitened_pixels_are_uncorrelated_in_smooth_pictures():
+def test_whitened_pixels_are_uncorrelated_in_smooth_images():
     torch.manual_seed(0)
-    pictures = F.avg_pool2d(torch.randn(64, 3, 36, 36), 5, stride=1) * 3 + 1
+    images = F.avg_pool2d(torch.randn(64, 3, 36, 36), 5, stride=1) * 3 + 1
     whiten = Whiten(3)
-    kernels = whiten.filters(pictures).flatten(1)
+    kernels = whiten.filters(images).flatten(1)
     torch.testing.assert_close(kernels @ kernels.T, torch.eye(12))
-    before = torch.corrcoef(F.unfold(pictures, 2).transpose(0, 1).flatten(1))
-    inner = whiten(pictures)[:, :, :-1, :-1]
+    before = torch.corrcoef(F.unfold(images, 2).transpose(0, 1).flatten(1))
+    inner = whiten(images)[:, :, :-1, :-1]
     both = inner[:, :12] - inner[:, 12:]  # GELU(x) − GELU(−x) = x
     after = torch.cov(both.transpose(0, 1).flatten(1))
     torch.testing.assert_close(after.diagonal(), torch.ones(12), atol=0.1, rtol=0)
@@ -86,7 +86,7 @@ def test_whitened_pixels_are_uncorrelated_in_smooth_pictures():
 
 
 @pytest.mark.parametrize("num_channels", [1, 2, 3, 5])
-def test_whitening_takes_any_channels_and_pictures_of_one_pixel(num_channels):
+def test_whitening_takes_any_channels_and_images_of_one_pixel(num_channels):
     assert Whiten(num_channels).eval()(torch.randn(2, num_channels, 1, 1)).shape == (2, 8 * num_channels, 1, 1)
 
 

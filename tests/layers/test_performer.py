@@ -45,12 +45,12 @@ def naive_head(q, k, v, directions):
 
 
 def naive(mixer, x):
-    pictures = []
+    images = []
     for tokens in x:
         parts = (part.chunk(mixer.num_heads, dim=1) for part in mixer.qkv(tokens).chunk(3, dim=1))
         heads = [naive_head(*head, mixer.features.directions) for head in zip(*parts, strict=True)]
-        pictures.append(mixer.proj(torch.cat(heads, dim=1)))
-    return torch.stack(pictures)
+        images.append(mixer.proj(torch.cat(heads, dim=1)))
+    return torch.stack(images)
 
 
 @pytest.mark.parametrize("grid", GRIDS)
@@ -141,7 +141,7 @@ def test_gradients_are_finite_with_large_inputs():
 
 
 @torch.no_grad()
-def test_one_picture_does_not_depend_on_its_batch():
+def test_one_image_does_not_depend_on_its_batch():
     mixer, x = made(), torch.randn(3, 15, 12)
     together = mixer(x, (3, 5))
     x[1:] *= 100
@@ -163,12 +163,12 @@ def test_a_file_keeps_the_features(tmp_path):
     model, images = vit().eval(), torch.randn(2, 3, 64, 64)
     vt.save(model, tmp_path / "model.safetensors")
     again = vt.load(tmp_path / "model.safetensors").eval()
-    assert torch.equal(again.layers[1].mixer.features.directions, model.layers[1].mixer.features.directions)
+    assert torch.equal(again.blocks[1].mixer.features.directions, model.blocks[1].mixer.features.directions)
     assert torch.equal(again(images), model(images))
 
 
 def test_layers_draw_apart_and_a_seed_repeats_them():
-    directions = [layer.mixer.features.directions for _ in range(2) for layer in drawn().layers]
+    directions = [layer.mixer.features.directions for _ in range(2) for layer in drawn().blocks]
     assert not torch.equal(directions[0], directions[1])
     assert torch.equal(directions[0], directions[2])
 

@@ -14,7 +14,7 @@ GRIDS = [(1, 1), (3, 5), (6, 6), (7, 10)]
 
 
 def naive(x, grid, size):
-    """One picture, cell by cell: the mean of what lies around it, minus itself."""
+    """One image, cell by cell: the mean of what lies around it, minus itself."""
     cells, out = x.reshape(*grid, -1), torch.empty_like(x).reshape(*grid, -1)
     for row, column in itertools.product(range(grid[0]), range(grid[1])):
         around = [
@@ -31,7 +31,7 @@ def naive(x, grid, size):
 @pytest.mark.parametrize("grid", GRIDS)
 def test_equals_the_loop(grid, size):
     x = torch.randn(2, grid[0] * grid[1], 4).double()
-    expected = torch.stack([naive(picture, grid, size) for picture in x])
+    expected = torch.stack([naive(image, grid, size) for image in x])
     assert (Pooling(size)(x, grid) - expected).abs().max() < 1e-12
 
 
@@ -41,7 +41,7 @@ def test_what_all_cells_share_is_taken_away():
     assert error(mixer(x + torch.randn(8).double(), (5, 7)), mixer(x, (5, 7))) < 1e-12
 
 
-def test_pictures_stay_apart():
+def test_images_stay_apart():
     mixer, x = Pooling(3), torch.randn(3, 35, 8)
     assert torch.equal(mixer(x, (5, 7))[1:2], mixer(x[1:2], (5, 7)))
 
@@ -50,7 +50,7 @@ def test_in_a_vit():
     options = {"depth": 2, "image_size": 64, "class_token": False, "pool": "mean"}
     model = vt.create_model("vit_tiny_16", mixer={"mixer": "pool", "size": 5}, **options)
     model(torch.randn(2, 3, 64, 64)).sum().backward()
-    assert not list(model.blocks()[0].mixer.parameters())
+    assert not list(model.blocks[0].mixer.parameters())
     assert all(p.grad is not None for p in model.parameters())
 
 

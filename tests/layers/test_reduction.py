@@ -58,7 +58,7 @@ def averaged(reduce, cells):
 
 
 def naive(mixer, tokens, grid, num_prefix):
-    """One picture (n, d): its keys one by one, then every query's answer from every head."""
+    """One image (n, d): its keys one by one, then every query's answer from every head."""
     attention, reduce = mixer.attention, mixer.reduce
     prefix, cells = list(tokens[:num_prefix]), tokens[num_prefix:].unflatten(0, grid)
     if reduce is None:
@@ -83,13 +83,13 @@ def naive(mixer, tokens, grid, num_prefix):
 def test_equals_the_loop(kind, num_prefix, grid):
     mixer = build(KINDS[kind], num_prefix=num_prefix)
     tokens = torch.randn(2, num_prefix + math.prod(grid), DIM, dtype=torch.float64)
-    expected = torch.stack([naive(mixer, picture, grid, num_prefix) for picture in tokens])
+    expected = torch.stack([naive(mixer, image, grid, num_prefix) for image in tokens])
     assert error(mixer(tokens, grid, num_prefix), expected) < 1e-10
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_one_picture_does_not_depend_on_its_batch(kind):
+def test_one_image_does_not_depend_on_its_batch(kind):
     mixer = build(KINDS[kind])
     tokens = torch.randn(3, 35, DIM, dtype=torch.float64)
     alone = mixer(tokens[:1], (5, 7))

@@ -34,7 +34,7 @@ def naive_cell(weight, cells, y, x):
 
 
 def naive(mixer, tokens, grid):
-    """One picture, one cell, one branch at a time."""
+    """One image, one cell, one branch at a time."""
     cells, out = tokens.reshape(*grid, -1), []
     for y in range(grid[0]):
         for x in range(grid[1]):
@@ -51,7 +51,7 @@ def naive(mixer, tokens, grid):
 def test_the_mixer_equals_the_loop_and_so_does_its_folded_form(grid, options):
     mixer = fill(RepTokens(CONTEXT, **options)).double()
     tokens = torch.randn(2, grid[0] * grid[1], 6).double()
-    expected = torch.stack([naive(mixer, picture, grid) for picture in tokens])
+    expected = torch.stack([naive(mixer, image, grid) for image in tokens])
     assert error(mixer(tokens, grid), expected) < 1e-12
     assert error(vt.fold(mixer)(tokens, grid), expected) < 1e-12
 
@@ -183,7 +183,7 @@ BAD = [
     (lambda: Rep(kernel=4), "kernel must be odd"),
     (
         lambda: Rep().build(MixerContext(dim=6, num_heads=1, grid=(2, 2), num_prefix=1)),
-        "they have no neighbours on the grid",
+        "they have no neighbors on the grid",
     ),
     (lambda: RepTokens(CONTEXT)(torch.randn(1, 4, 6), None), "need the whole grid"),
 ]

@@ -21,7 +21,7 @@ def make(kernel=3, dim=4, hidden_dim=6):
 
 
 def naive(mixer, x, grid):
-    """One picture, cell by cell: what lies under the filter, channel by channel, between the two matrices."""
+    """One image, cell by cell: what lies under the filter, channel by channel, between the two matrices."""
     scale, bias, filters = mixer.act.scale, mixer.act.bias, mixer.depthwise.weight[:, 0]
     half = filters.shape[-1] // 2
     wide = [scale * torch.clamp(mixer.expand.weight @ cell, min=0) ** 2 + bias for cell in x]
@@ -40,7 +40,7 @@ def naive(mixer, x, grid):
 @torch.no_grad()
 def test_equals_the_loop(grid, kernel):
     mixer, x = make(kernel), torch.randn(2, grid[0] * grid[1], 4).double()
-    expected = torch.stack([naive(mixer, picture, grid) for picture in x])
+    expected = torch.stack([naive(mixer, image, grid) for image in x])
     assert error(mixer(x, grid), expected) < 1e-12
 
 
@@ -55,7 +55,7 @@ def test_equals_timm():
 
 
 @torch.no_grad()
-def test_pictures_stay_apart():
+def test_images_stay_apart():
     mixer, x = make(), torch.randn(3, 35, 4).double()
     assert error(mixer(x[1:2], (5, 7)), mixer(x, (5, 7))[1:2]) < 1e-12
 
@@ -70,7 +70,7 @@ def test_the_activation_starts_as_a_squared_relu_and_learns_two_numbers():
 def test_in_a_vit():
     options = {"depth": 2, "image_size": 64, "class_token": False, "pool": "mean"}
     model = vt.create_model("vit_tiny_16", mixer={"mixer": "separable", "expand_ratio": 0.5}, **options)
-    assert model.blocks()[0].mixer.depthwise.weight.shape == (96, 1, 7, 7)
+    assert model.blocks[0].mixer.depthwise.weight.shape == (96, 1, 7, 7)
     model(torch.randn(2, 3, 64, 64)).sum().backward()
     assert all(p.grad is not None for p in model.parameters())
 

@@ -31,7 +31,7 @@ def scramble(number):
 
 
 def block_sees(cell, other, grid, *, block=3, num_random=2, salt):
-    """Neighbouring blocks, or one of the numbers drawn for the block."""
+    """Neighboring blocks, or one of the numbers drawn for the block."""
     (y, x), (v, w) = ((i // block, j // block) for i, j in (cell, other))
     if abs(y - v) <= 1 and abs(x - w) <= 1:
         return True
@@ -119,7 +119,7 @@ def test_rotary_positions(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_one_picture_does_not_depend_on_its_batch(kind):
+def test_one_image_does_not_depend_on_its_batch(kind):
     mixer, x = made(kind, num_prefix=1), torch.randn(3, 1 + 7 * 10, 12)
     together = mixer(x, (7, 10), 1)
     x[1:] *= 100

@@ -90,7 +90,7 @@ def test_one_token_for_each_cell_is_no_merging():
 
 
 def test_merged_weights_times_the_cells_is_the_merged_weights_times_their_means():
-    """A merged token says the mean of its cells, so that the layout is exact and not a picture of it."""
+    """A merged token says the mean of its cells, so that the layout is exact and not an image of it."""
     values = torch.randn(3, 2, 6, 4, dtype=torch.float64)
     share = one_hot(TOKEN_OF_CELL[:2], 3).double()
     means = torch.einsum("bct,bhck->bhtk", share / share.sum(1, keepdim=True), values[:2])

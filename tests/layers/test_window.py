@@ -40,7 +40,7 @@ def bias_between(mixer, query, key, grid, shifted):
 
 @torch.no_grad()
 def naive(mixer, x, grid, num_prefix, shifted):
-    """Query after query, key after key, over the whole picture."""
+    """Query after query, key after key, over the whole image."""
     places = [None] * num_prefix + [(row, column) for row in range(grid[0]) for column in range(grid[1])]
     q, k, v = mixer.qkv(x[0]).unflatten(1, (3, HEADS, -1)).unbind(1)
     rows = []
@@ -73,7 +73,7 @@ def test_a_padded_map_is_the_part_of_a_larger_one_that_needs_no_padding(shifted)
 
 
 @torch.no_grad()
-def test_a_shift_lets_neighbours_meet_who_were_kept_apart():
+def test_a_shift_lets_neighbors_meet_who_were_kept_apart():
     grid, x = (8, 8), tokens_for((8, 8))
     changed = x.clone()
     changed[0, 3 * 8 + 3] += 1
@@ -91,7 +91,7 @@ def test_never_shifted():
 
 @pytest.mark.parametrize("num_prefix", [0, 1])
 @torch.no_grad()
-def test_one_picture_does_not_depend_on_its_batch(num_prefix):
+def test_one_image_does_not_depend_on_its_batch(num_prefix):
     mixer, x = make(True, num_prefix), tokens_for((7, 10), num_prefix, batch=3)
     together = mixer(x, (7, 10), num_prefix)
     assert error(torch.cat([mixer(one[None], (7, 10), num_prefix) for one in x]), together) < 1e-12

@@ -37,7 +37,7 @@ def only_the_shortcut(block):
 def assert_every_block_matters(model, images):
     """The proof of sight: any one block reduced to its shortcut moves the output."""
     expected = model(images)
-    for index, block in enumerate(model.blocks()):
+    for index, block in enumerate(model.blocks):
         original, block.forward = block.forward, only_the_shortcut(block)
         moved = error(model(images), expected)
         block.forward = original

@@ -13,7 +13,7 @@ from tests.parity import error, fill
 from vitreous.models import FAMILIES, MODELS
 
 #: Parameters from which no path leads to the classifier: CvT's class token skips the convolutions.
-FOR_THE_MAPS_ALONE = {"cvt_13": r"stages\.2\.layers\.[09]\.mixer\.q\.(conv|norm)\.(weight|bias)"}
+FOR_THE_MAPS_ALONE = {"cvt_13": r"stages\.2\.blocks\.[09]\.mixer\.q\.(conv|norm)\.(weight|bias)"}
 
 
 def test_no_family_is_left_out():
@@ -37,7 +37,7 @@ def test_every_row_keeps_the_contract_on_the_meta_device(name):
         for axis in (0, 1):
             assert feature_map.values.shape[2 + axis] == -(-images.shape[2 + axis] // feature_map.stride[axis])
     assert features.tokens.shape[1] == features.num_prefix + features.grid[0] * features.grid[1]
-    assert len(model.blocks()) == model.config.depth
+    assert len(model.blocks) == model.config.depth
     assert model.spec.preprocess.image_size == model.config.image_size
 
 
@@ -59,7 +59,7 @@ class TestForReal:
                 expected = tuple(-(-side // stride) for side, stride in zip(size, feature_map.stride, strict=True))
                 assert tuple(feature_map.values.shape[2:]) == expected
 
-    def test_one_picture_does_not_depend_on_its_batch(self, name):
+    def test_one_image_does_not_depend_on_its_batch(self, name):
         model, images = tiny(name).double(), torch.randn(4, 3, 64, 80).double()
         together = model(images)
         alone = torch.cat([model(image[None]) for image in images])
@@ -143,7 +143,7 @@ def test_unnamed_labels_end():
 
 def test_any_config_builds():
     config = MODELS["vit_tiny_16"].override(depth=1)
-    assert len(vt.create_model(config, num_classes=3).blocks()) == 1
+    assert len(vt.create_model(config, num_classes=3).blocks) == 1
 
 
 BAD = [

@@ -92,7 +92,7 @@ def test_transformers(size):
 
 @torch.no_grad()
 def test_maps_are_those_of_timm():
-    """The last one too is as its stage leaves it, since only the mean is normalised."""
+    """The last one too is as its stage leaves it, since only the mean is normalized."""
     ours, theirs = ours_small(), timm_small()
     vt.load_weights(ours, theirs.state_dict())
     images = torch.randn(1, 3, 64, 96)
@@ -174,10 +174,10 @@ def test_padding_lies_behind_the_norm():
 
 def test_starts_as_in_the_paper():
     model = vt.create_model("convnext_atto")
-    for module in (model.stages[0].downsample.embed.proj, model.blocks()[-1].mixer.conv, model.blocks()[-1].mlp.fc1):
+    for module in (model.stages[0].downsample.embed.proj, model.blocks[-1].mixer.conv, model.blocks[-1].mlp.fc1):
         assert module.weight.std().item() == pytest.approx(0.02, rel=0.1)
         assert module.bias.abs().max() == 0
-    assert model.blocks()[0].scale.gamma.unique().tolist() == pytest.approx([1e-6])
+    assert model.blocks[0].scale.gamma.unique().tolist() == pytest.approx([1e-6])
 
 
 @pytest.mark.parametrize("mixer", ["attention", "window", {"mixer": "depthwise", "kernel": 3}])

@@ -163,13 +163,13 @@ def test_what_the_classifier_cannot_teach_the_maps_can():
         return {name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()}
 
     images = torch.randn(2, 3, 64, 64)
-    queries = {f"stages.2.layers.0.mixer.q.{part}" for part in ("conv.weight", "norm.weight", "norm.bias")}
+    queries = {f"stages.2.blocks.0.mixer.q.{part}" for part in ("conv.weight", "norm.weight", "norm.bias")}
     assert silent(model(images)) == queries
     assert silent(model.features(images).maps[-1].values) == {"head.weight", "head.bias"}
 
 
 def test_drop_path_grows_within_the_last_stage():
-    blocks = vt.create_model("cvt_13", drop_path_rate=0.9).blocks()
+    blocks = vt.create_model("cvt_13", drop_path_rate=0.9).blocks
     rates = [0.0] * 3 + [0.1 * index for index in range(10)]
     assert [block.drop_path.rate for block in blocks] == pytest.approx(rates)
 

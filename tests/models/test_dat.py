@@ -1,7 +1,7 @@
 """DAT equals the model that its paper describes, written here as loops under the names of the original repository.
 
 No package holds DAT, and its published weights cannot be fetched where tests run: names and shapes are those of the
-original's source, read and written down here; the numbers it gives on a picture were not compared.
+original's source, read and written down here; the numbers it gives on an image were not compared.
 """
 
 import math
@@ -81,7 +81,7 @@ class DAttentionBaseline(nn.Module):
         self.rpe_table = nn.Parameter(torch.empty(num_heads, 2 * grid[0] - 1, 2 * grid[1] - 1))
 
     def forward(self, x):
-        return torch.stack([self.one(picture) for picture in x])
+        return torch.stack([self.one(image) for image in x])
 
     def one(self, x):
         q = self.proj_q(x)
@@ -220,7 +220,7 @@ def test_some_names_of_the_original_as_its_source_has_them():
 
 
 def kinds(model):
-    return [[type(block.mixer) for block in stage.layers] for stage in model.stages]
+    return [[type(block.mixer) for block in stage.blocks] for stage in model.stages]
 
 
 def test_windows_first_and_then_windows_and_points_in_turn():
@@ -228,10 +228,10 @@ def test_windows_first_and_then_windows_and_points_in_turn():
         model = vt.create_model("dat_tiny")
     local, shifted, points = WindowAttention, ShiftedWindow, DeformableAttention
     assert kinds(model) == [[local, shifted], [local, shifted], [local, points] * 3, [local, points]]
-    assert model.stages[0].layers[1].mixer.cut((56, 56)).shift == (4, 4)
-    assert model.stages[0].layers[1].mixer.cut((56, 7)).shift == (4, 0)
-    assert not any(block.mixer.shifted for stage in model.stages for block in stage.layers[::2])
-    assert [model.stages[stage].layers[1].mixer.num_groups for stage in (2, 3)] == [3, 6]
+    assert model.stages[0].blocks[1].mixer.cut((56, 56)).shift == (4, 4)
+    assert model.stages[0].blocks[1].mixer.cut((56, 7)).shift == (4, 0)
+    assert not any(block.mixer.shifted for stage in model.stages for block in stage.blocks[::2])
+    assert [model.stages[stage].blocks[1].mixer.num_groups for stage in (2, 3)] == [3, 6]
 
 
 def test_the_mixer_takes_the_place_of_the_points():
@@ -254,13 +254,13 @@ def test_any_size_also_where_nothing_divides():
 def test_a_file_read_for_another_size_has_its_tables_resampled(tmp_path):
     vt.save(fill(vt.create_model(tiny())), tmp_path / "dat.safetensors")
     again = vt.load(tmp_path / "dat.safetensors", image_size=192)
-    assert again.stages[3].layers[1].mixer.relative.grid == (6, 6)
+    assert again.stages[3].blocks[1].mixer.relative.grid == (6, 6)
     assert again(torch.randn(1, 3, 192, 192)).isfinite().all()
 
 
-def test_points_of_a_picture_follow_what_is_in_it():
+def test_points_of_a_image_follow_what_is_in_it():
     """The same map moved by some cells moves the points that it attracts, away from the borders."""
-    mixer = fill(vt.create_model(tiny())).stages[3].layers[1].mixer
+    mixer = fill(vt.create_model(tiny())).stages[3].blocks[1].mixer
     x = torch.randn(1, 64, 9, 9)
     here, there = (
         mixer.points(mixer.maps(mixer.q(cells.flatten(2).transpose(1, 2)), (9, 9))) for cells in (x, x.roll(2, dims=3))

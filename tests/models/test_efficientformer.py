@@ -55,7 +55,7 @@ def test_attention_is_that_of_timm_and_sees_its_biases():
     """On tokens that differ: behind random pooling blocks they are nearly alike, and biases make no difference."""
     theirs, ours = timm_small((96, 160)).double(), ours_small((96, 160)).double()
     vt.load_weights(ours, theirs.state_dict())
-    tokens, mixer = torch.randn(2, 15, DIMS[-1]).double(), ours.blocks()[-1].mixer
+    tokens, mixer = torch.randn(2, 15, DIMS[-1]).double(), ours.blocks[-1].mixer
     expected = theirs.stages[-1].blocks[-1].token_mixer(tokens)
     assert error(mixer(tokens, (3, 5)), expected) < TOLERANCE
     mixer.relative.table.zero_()
@@ -78,7 +78,7 @@ def test_training_moves_the_statistics_as_timm_does():
     vt.load_weights(ours, theirs.state_dict())
     images = torch.randn(4, 3, 64, 64).double()
     assert error(ours(images), theirs(images)) < TOLERANCE
-    mine, other = ours.stages[1].layers[0].mlp.norm2, theirs.stages[1].blocks[0].mlp.norm2
+    mine, other = ours.stages[1].blocks[0].mlp.norm2, theirs.stages[1].blocks[0].mlp.norm2
     assert error(mine.running_var, other.running_var) < TOLERANCE
 
 
@@ -179,13 +179,13 @@ def test_attention_is_that_of_the_equation(grid):
     mixer, cells = attention(grid), [(y, x) for y in range(grid[0]) for x in range(grid[1])]
     x = torch.randn(2, len(cells), 12).double()
     expected = torch.zeros(2, len(cells), 20).double()
-    for picture, tokens in enumerate(x):
+    for image, tokens in enumerate(x):
         for head, rows in enumerate(mixer.qkv(tokens).split(18, dim=1)):
             q, k, v = rows.split((4, 4, 10), dim=1)
             for i, one in enumerate(cells):
                 biases = [mixer.relative.table[0, distance_row(one, other, grid), head] for other in cells]
                 weights = (k @ q[i] / math.sqrt(4) + torch.stack(biases)).softmax(0)
-                expected[picture, i, 10 * head : 10 * head + 10] = weights @ v
+                expected[image, i, 10 * head : 10 * head + 10] = weights @ v
     assert error(mixer(x, grid), mixer.proj(expected)) < 1e-10
 
 
@@ -216,7 +216,7 @@ def test_tables_are_resampled_to_another_size(tmp_path):
 
 def test_tables_of_others_are_resampled_too():
     report = vt.load_weights(ours_small((64, 160)), timm_small((224, 224)).state_dict())
-    assert report.adapted == ["stages.3.layers.3.mixer.relative.table: made for a grid of 7×7, resampled to 2×5"]
+    assert report.adapted == ["stages.3.blocks.3.mixer.relative.table: made for a grid of 7×7, resampled to 2×5"]
 
 
 @pytest.mark.parametrize("size", [(1, 1), (33, 65), (57, 78)])
@@ -248,7 +248,7 @@ def test_without_a_teacher_there_is_one_head():
 @pytest.mark.parametrize("mixer", ["performer", "window", {"mixer": "attention", "temperature": 0.5}])
 def test_any_mixer_in_the_attention_blocks(mixer):
     model = fill(ours_small((64, 64), num_attention=2, mixer=mixer))
-    *pooling, first, second = model.blocks()
+    *pooling, first, second = model.blocks
     assert {type(block) for block in pooling} == {PoolBlock}
     assert isinstance(first.mixer, WideValueAttention) == isinstance(second.mixer, WideValueAttention)
     if isinstance(mixer, dict):
@@ -262,7 +262,7 @@ def test_any_mixer_in_the_attention_blocks(mixer):
 @pytest.mark.parametrize(("num_attention", "expected"), [(0, 0), (3, 3), (9, 4)])
 def test_attention_stands_at_the_end_of_the_last_stage(num_attention, expected):
     model = ours_small((64, 64), num_attention=num_attention)
-    kinds = [isinstance(block, PoolBlock) for block in model.blocks()]
+    kinds = [isinstance(block, PoolBlock) for block in model.blocks]
     assert kinds == [True] * (8 - expected) + [False] * expected
     assert model(torch.randn(1, 3, 64, 64)).shape == (1, 5)
 
@@ -279,7 +279,7 @@ def test_attention_is_recorded():
 def test_starts_as_in_the_paper():
     torch.manual_seed(0)
     model = vt.create_model("efficientformer_l1", depths=(1, 1, 1, 1), image_size=64)
-    first, *_, last = model.blocks()
+    first, *_, last = model.blocks
     for weight in (first.mlp.fc1.weight, last.mixer.qkv.weight, last.mlp.fc2.weight):
         assert weight.std().item() == pytest.approx(0.02, rel=0.05)
     assert first.mlp.fc1.bias.abs().max() == last.mixer.relative.table.abs().max() == 0

@@ -9,7 +9,7 @@ from einops import rearrange
 from torch import nn
 
 import vitreous as vt
-from vitreous.catalogue import entry
+from vitreous.catalog import entry
 from vitreous.deploy.tracing import why_fixed
 from vitreous.layers.attention import Full
 from vitreous.layers.block import PreNormBlock
@@ -39,22 +39,19 @@ class Toy(Backbone):
         self.strides, self.dims = ((8, 8),), (config.dim,)
         self.stem = PatchEmbed((8, 8), config.num_channels, config.dim)
         context = config.context(dim=config.dim, num_heads=2, grid=grid_of(config.image_size, (8, 8)))
-        self.layers = nn.ModuleList(
+        self.blocks = nn.ModuleList(
             PreNormBlock(config.dim, config.mixer.build(context), Mlp(config.dim, 32)) for _ in range(config.depth)
         )
         self.head = classifier(config.dim, config.num_classes)
 
     def features(self, images):
         x, grid = self.stem(images), grid_of(tuple(images.shape[2:]), (8, 8))
-        for layer in self.layers:
+        for layer in self.blocks:
             x = layer(x, grid)
         return Features(x, grid, 0, (FeatureMap(rearrange(x, "b (y x) d -> b d y x", y=grid[0]), (8, 8)),))
 
     def pooled(self, features):
         return features.tokens.mean(dim=1)
-
-    def blocks(self):
-        return list(self.layers)
 
 
 FAMILY = Family(

@@ -67,7 +67,7 @@ def test_attention_is_seen():
     vt.load_weights(ours, theirs.state_dict())
     images = torch.randn(1, 3, 128, 96).double()
     expected = ours(images)
-    for block in ours.blocks()[-2:]:
+    for block in ours.blocks[-2:]:
         original, block.mixer.forward = block.mixer.forward, lambda x, *_: torch.zeros_like(x)
         assert error(ours(images), expected) > 1e-2
         block.mixer.forward = original
@@ -137,7 +137,7 @@ def test_training_moves_the_statistics_as_timm_does():
     vt.load_weights(ours, theirs.state_dict())
     images = torch.randn(4, 3, 64, 64).double()
     assert error(ours(images), theirs(images)) < TOLERANCE
-    mine, other = ours.blocks()[0].mixer.conv.branches[1].norm, theirs.stages[0].blocks[0].token_mixer.mixer.conv_scale
+    mine, other = ours.blocks[0].mixer.conv.branches[1].norm, theirs.stages[0].blocks[0].token_mixer.mixer.conv_scale
     assert error(mine.running_var, other.bn.running_var) < TOLERANCE
 
 
@@ -201,14 +201,14 @@ def test_the_authors_names(name, folded):
 
 @FORMS
 @torch.no_grad()
-def test_weights_for_colour_see_grey_pictures_alike(folded):
-    """The stem has two filters over the picture's channels, both of which are summed."""
+def test_weights_for_color_see_gray_images_alike(folded):
+    """The stem has two filters over the image's channels, both of which are summed."""
     theirs = theirs_small("fastvit_t8", folded=folded).double()
     ours = ours_small("fastvit_t8", folded=folded, num_channels=1).double()
     report = vt.load_weights(ours, theirs.state_dict())
     assert len(report.adapted) == (1 if folded else 2)
-    grey = torch.randn(1, 1, 64, 64).double()
-    assert error(ours(grey), theirs(grey.expand(-1, 3, -1, -1))) < TOLERANCE
+    gray = torch.randn(1, 1, 64, 64).double()
+    assert error(ours(gray), theirs(gray.expand(-1, 3, -1, -1))) < TOLERANCE
 
 
 @pytest.mark.parametrize("size", [(1, 1), (33, 65)])
@@ -221,8 +221,8 @@ def test_odd_sizes_have_cells_for_every_pixel(size):
 
 def test_any_mixer_in_the_attention_stages():
     model = fill(ours_small("fastvit_sa12", mixer={"mixer": "attention", "temperature": 0.5}, num_attention_stages=2))
-    assert [isinstance(block, AttentionBlock) for block in model.blocks()] == [False, False, True, True, True, True]
-    assert {block.mixer.attend.temperature for block in model.blocks()[2:]} == {0.5}
+    assert [isinstance(block, AttentionBlock) for block in model.blocks] == [False, False, True, True, True, True]
+    assert {block.mixer.attend.temperature for block in model.blocks[2:]} == {0.5}
     with vt.record(model) as trace, torch.no_grad():
         model(torch.randn(2, 3, 57, 78))
     assert list(trace) == ["blocks.2", "blocks.3", "blocks.4", "blocks.5"]
@@ -233,7 +233,7 @@ def test_any_mixer_in_the_attention_stages():
 def test_starts_as_in_the_paper():
     torch.manual_seed(0)
     model = vt.create_model("fastvit_sa12", depths=(1, 1, 1, 1))
-    first, last = model.blocks()[0], model.blocks()[-1]
+    first, last = model.blocks[0], model.blocks[-1]
     for weight in (first.mlp.conv.conv.weight, first.mlp.fc1.weight, last.mixer.qkv.weight):
         assert weight.std().item() == pytest.approx(0.02, rel=0.05)
     assert first.mlp.fc2.bias.abs().max() == 0

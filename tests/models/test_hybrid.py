@@ -70,7 +70,7 @@ def test_tokens_are_patches_of_features(stem_depths, patch_size, tmp_path):
     features = model.features(images)
     (stride,) = model.strides
     assert features.grid == (-(-49 // stride[0]), -(-70 // stride[1]))
-    assert len(model.blocks()) == model.config.depth == 2
+    assert len(model.blocks) == model.config.depth == 2
     assert sum(isinstance(module, Bottleneck) for module in model.modules()) == sum(stem_depths or ())
     vt.save(model, tmp_path / "model.safetensors")
     again = vt.load(tmp_path / "model.safetensors").eval()
@@ -87,9 +87,9 @@ def test_filters_start_as_a_resnet_and_the_projection_as_a_vit():
 
 def test_the_encoder_takes_any_mixer():
     model = small(mixer={"mixer": "attention", "temperature": 2.0})
-    assert {block.mixer.attend.temperature for block in model.blocks()} == {2.0}
+    assert {block.mixer.attend.temperature for block in model.blocks} == {2.0}
     model = small(class_token=False, pool="mean", position="rope", dim=32)
-    assert isinstance(model.layers[0].mixer.rotary, nn.Module)
+    assert isinstance(model.blocks[0].mixer.rotary, nn.Module)
     assert model(torch.randn(1, 3, 40, 64)).isfinite().all()
 
 

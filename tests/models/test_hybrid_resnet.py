@@ -74,7 +74,7 @@ def twins(backbone, size, **options):
 def assert_every_branch_matters(model, images):
     """The proof of sight: any one block reduced to its shortcut moves the output."""
     expected = model(images)
-    for index, block in enumerate(model.blocks()):
+    for index, block in enumerate(model.blocks):
         original, block.forward = block.forward, (getattr(block, "downsample", None) or Skip()).forward
         moved = error(model(images), expected)
         block.forward = original
@@ -102,7 +102,7 @@ def test_equals_torch_and_torchvision(backbone, size, options):
 @torch.no_grad()
 def test_every_block_is_seen():
     ours, _ = twins("resnet18", (64, 96))
-    assert len(ours.blocks()) == 6 + 2 == ours.config.depth
+    assert len(ours.blocks) == 6 + 2 == ours.config.depth
     assert_every_branch_matters(ours, torch.randn(2, 3, 64, 96))
 
 

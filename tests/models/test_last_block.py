@@ -45,7 +45,7 @@ def test_the_same_outputs_with_the_same_gradients(options):
 
 def last_mlp_sees(model, images):
     seen = []
-    hook = model.layers[-1].mlp.register_forward_hook(lambda part, given, out: seen.append(given[0].shape[1]))
+    hook = model.blocks[-1].mlp.register_forward_hook(lambda part, given, out: seen.append(given[0].shape[1]))
     model(images)
     hook.remove()
     return seen
@@ -81,7 +81,7 @@ def test_a_hook_that_only_looks_changes_nothing():
 
     before = run()
     looked = []
-    model.layers[-1].mlp.register_forward_hook(lambda *_: looked.append(True))
+    model.blocks[-1].mlp.register_forward_hook(lambda *_: looked.append(True))
     assert all(torch.equal(*pair) for pair in zip(before, run(), strict=True))
     assert looked
 
@@ -94,19 +94,19 @@ class Exchanged(nn.Linear):
 
 
 def exchange(model):
-    last = model.layers[-1].mixer
+    last = model.blocks[-1].mixer
     wider = Exchanged(last.qkv.in_features, last.qkv.out_features)
     wider.load_state_dict(last.qkv.state_dict())
     last.qkv = wider
 
 
 def wrap_mixer(model):
-    mixer = model.layers[-1].mixer
+    mixer = model.blocks[-1].mixer
     mixer.forward = lambda *given, run=mixer.forward, **named: run(*given, **named) + 1
 
 
 def wrap_block(model):
-    block = model.layers[-1]
+    block = model.blocks[-1]
     block.forward = lambda *given, run=block.forward, **named: run(*given, **named) + 1
 
 

@@ -13,7 +13,7 @@ import vitreous as vt
 from tests.family import others_slowly
 from tests.parity import TOLERANCE, Logits, assert_same_macs, assert_same_parameters, error, fill, same
 from vitreous.layers.attention import SelfAttention
-from vitreous.layers.norm import PictureNorm
+from vitreous.layers.norm import ImageNorm
 from vitreous.layers.performer import Performer
 from vitreous.layers.separable import SeparableConv
 from vitreous.models.metaformer import CONV_SIZES, POOL_SIZES, VARIANTS, MetaFormerConfig, ScaledBlock
@@ -132,31 +132,31 @@ def test_the_authors_names(name, rename, source):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("num_tokens", [1, 7])
 @torch.no_grad()
-def test_a_norm_over_the_whole_picture(num_tokens, bias):
-    norm, x = fill(PictureNorm(8, eps=1e-3, bias=bias)), 3 * torch.randn(2, num_tokens, 8) + 1
-    for picture, out in zip(x, norm(x), strict=True):
-        mean = sum(picture.flatten()) / picture.numel()
-        variance = sum((picture.flatten() - mean) ** 2) / picture.numel()
-        expected = (picture - mean) / (variance + 1e-3).sqrt() * norm.weight + (norm.bias if bias else 0)
+def test_a_norm_over_the_whole_image(num_tokens, bias):
+    norm, x = fill(ImageNorm(8, eps=1e-3, bias=bias)), 3 * torch.randn(2, num_tokens, 8) + 1
+    for image, out in zip(x, norm(x), strict=True):
+        mean = sum(image.flatten()) / image.numel()
+        variance = sum((image.flatten() - mean) ** 2) / image.numel()
+        expected = (image - mean) / (variance + 1e-3).sqrt() * norm.weight + (norm.bias if bias else 0)
         assert error(out, expected) < 1e-5
 
 
 def test_each_paper_has_its_own_blocks():
     pool, pool2, conv, both = (ours_tiny(name) for name in FAMILIES)
-    assert {type(block.norm1) for block in (*pool.blocks(), *pool2.blocks())} == {PictureNorm}
-    assert {type(block.norm1) for block in (*conv.blocks(), *both.blocks())} == {nn.LayerNorm}
-    assert [isinstance(block, ScaledBlock) for block in both.blocks()] == [False, False, True, True, True, True]
-    assert not any(isinstance(block, ScaledBlock) for block in pool.blocks())
-    assert {type(block.mixer) for block in conv.blocks()} == {SeparableConv}
-    assert [type(block.mixer) for block in both.blocks()] == [SeparableConv] * 2 + [SelfAttention] * 4
+    assert {type(block.norm1) for block in (*pool.blocks, *pool2.blocks)} == {ImageNorm}
+    assert {type(block.norm1) for block in (*conv.blocks, *both.blocks)} == {nn.LayerNorm}
+    assert [isinstance(block, ScaledBlock) for block in both.blocks] == [False, False, True, True, True, True]
+    assert not any(isinstance(block, ScaledBlock) for block in pool.blocks)
+    assert {type(block.mixer) for block in conv.blocks} == {SeparableConv}
+    assert [type(block.mixer) for block in both.blocks] == [SeparableConv] * 2 + [SelfAttention] * 4
     assert not [name for name, _ in both.stages.named_parameters() if re.search(r"(norm.|mlp.fc.|proj).bias", name)]
 
 
 def test_another_mixer_takes_the_place_of_the_papers():
     everywhere, in_two_stages = (ours_tiny(name, mixer="performer") for name in ("convformer_s18", "caformer_s18"))
     kind = type(Performer().build(everywhere.config.block_context(0, (4, 4), 0)))
-    assert {type(block.mixer) for block in everywhere.blocks()} == {kind}
-    assert [type(block.mixer) for block in in_two_stages.blocks()] == [SeparableConv] * 2 + [kind] * 4
+    assert {type(block.mixer) for block in everywhere.blocks} == {kind}
+    assert [type(block.mixer) for block in in_two_stages.blocks] == [SeparableConv] * 2 + [kind] * 4
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -192,14 +192,14 @@ def test_starts_as_in_the_papers():
     model = vt.create_model("caformer_s18", depths=(1, 1, 1, 1))
     for weight in (
         model.stages[3].downsample.conv.weight,
-        model.blocks()[0].mixer.depthwise.weight,
-        model.blocks()[3].mixer.qkv.weight,
+        model.blocks[0].mixer.depthwise.weight,
+        model.blocks[3].mixer.qkv.weight,
         model.head.fc1.weight,
     ):
         assert weight.std().item() == pytest.approx(0.02, rel=0.05)
-    assert all(block.keep1.gamma.eq(1).all() for block in model.blocks()[2:])
+    assert all(block.keep1.gamma.eq(1).all() for block in model.blocks[2:])
     pooling = vt.create_model("poolformer_s12", depths=(1, 1, 1, 1))
-    assert torch.equal(pooling.blocks()[0].scale1.gamma, torch.full((64,), 1e-5))
+    assert torch.equal(pooling.blocks[0].scale1.gamma, torch.full((64,), 1e-5))
 
 
 def test_every_row_has_a_public_weight():
@@ -213,7 +213,7 @@ def test_every_row_has_a_public_weight():
     [
         ({"depths": (2, 2, 6)}, r"depths must have 4 numbers, one per stage; got \(2, 2, 6\)"),
         ({"num_heads": (3, 4, 10, 16)}, "multiple of num_heads, got dim=64, num_heads=3"),
-        ({"norm": "batch"}, "norm must be one of token, picture; got 'batch'"),
+        ({"norm": "batch"}, "norm must be one of token, image; got 'batch'"),
         ({"mixer": "poool"}, "did you mean 'pool'"),
     ],
 )

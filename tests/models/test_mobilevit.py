@@ -30,7 +30,7 @@ SIZES = [(64, 64), (57, 100)]
 
 @torch.no_grad()
 def seeing(model):
-    """Filled, with the statistics of some pictures: by random ones, SiLU and biases drown the picture on its way."""
+    """Filled, with the statistics of some images: by random ones, SiLU and biases drown the image on its way."""
     norms = [part for part in fill(model).modules() if isinstance(part, nn.BatchNorm2d)]
     for norm in norms:
         norm.momentum = 1.0
@@ -62,8 +62,8 @@ def ours(**overrides):
 
 def with_a_shortcut(model):
     """The blocks that can be left out: the rest change the map's width or size."""
-    blocks = [block for block in model.blocks() if getattr(block, "has_shortcut", True)]
-    return SimpleNamespace(blocks=lambda: blocks)
+    blocks = [block for block in model.blocks if getattr(block, "has_shortcut", True)]
+    return SimpleNamespace(blocks=blocks)
 
 
 def test_timm_at_the_native_size():
@@ -210,7 +210,7 @@ def test_a_map_that_is_no_multiple_of_the_patch_is_resized_and_back():
 
 def test_blocks_are_inverted_residuals_and_mixers_in_turn():
     model = ours(depths=(1, 2, 1, 2, 1))
-    kinds = ["c" if isinstance(block, InvertedResidual) else "m" for block in model.blocks()]
+    kinds = ["c" if isinstance(block, InvertedResidual) else "m" for block in model.blocks]
     assert "".join(kinds) == "ccc" + "cm" + "cmm" + "cm"
     assert model.config.depth == len(kinds)
 

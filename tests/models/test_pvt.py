@@ -153,7 +153,7 @@ def test_any_size(size):
 def test_starts_as_in_the_paper():
     torch.manual_seed(0)
     model = vt.create_model("pvt_tiny", image_size=64)
-    block = model.blocks()[-1]
+    block = model.blocks[-1]
     assert block.mixer.attention.kv.weight.std().item() == pytest.approx(0.02, rel=0.02)
     assert block.mlp.fc1.bias.abs().max() == 0
     assert model.stages[3].class_token.std().item() == pytest.approx(0.02, rel=0.2)

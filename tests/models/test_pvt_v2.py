@@ -132,7 +132,7 @@ def test_any_size(name, size):
 def test_starts_as_in_the_paper():
     torch.manual_seed(0)
     model = vt.create_model("pvt_v2_b1", **SHALLOW)
-    block = model.blocks()[0]
+    block = model.blocks[0]
     assert block.mixer.attention.q.weight.std().item() == pytest.approx(0.02, rel=0.05)
     assert block.mixer.reduce.conv.weight.std().item() == pytest.approx((2 / (64 * 8 * 8)) ** 0.5, rel=0.02)
     assert block.mlp.conv.weight.std().item() == pytest.approx((2 / 9) ** 0.5, rel=0.05)

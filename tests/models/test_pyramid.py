@@ -16,7 +16,7 @@ def by_hand(model, images):
     x = F.conv2d(images, first.downsample.proj.weight, first.downsample.proj.bias, stride=16)
     grid = tuple(x.shape[2:])
     x = x.flatten(2).transpose(1, 2) + resample(first.position.table, first.position.grid, grid)
-    for index, block in enumerate(model.blocks()):
+    for index, block in enumerate(model.blocks):
         x = block(x, grid)
         if index in (4, 8):
             conv = model.stages[1 if index == 4 else 2].downsample.conv

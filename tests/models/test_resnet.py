@@ -27,7 +27,7 @@ def torchvision_twin(name, **options):
 def assert_every_branch_matters(model, images):
     """The proof of sight: any one block reduced to its shortcut moves the output."""
     expected = model(images)
-    for index, block in enumerate(model.blocks()):
+    for index, block in enumerate(model.blocks):
         original, block.forward = block.forward, (block.downsample or nn.Identity()).forward
         moved = error(model(images), expected)
         block.forward = original
@@ -117,8 +117,8 @@ def test_a_torchvision_file_by_the_name_of_its_model(tmp_path):
 def test_rgb_filters_are_adapted_to_other_channels():
     source, model = tiny(), tiny(num_channels=1)
     vt.load_weights(model, source.state_dict())
-    grey = torch.randn(2, 1, 64, 64)
-    assert error(model(grey), source(grey.expand(-1, 3, -1, -1))) < TOLERANCE
+    gray = torch.randn(2, 1, 64, 64)
+    assert error(model(gray), source(gray.expand(-1, 3, -1, -1))) < TOLERANCE
 
 
 @pytest.mark.parametrize(("stem", "finest"), [("imagenet", 4), ("small", 1)])
@@ -134,7 +134,7 @@ def test_strides_of_both_stems(stem, finest, size):
 
 
 def test_blocks_are_the_residual_ones_in_order():
-    blocks = vt.create_model("resnet34").blocks()
+    blocks = vt.create_model("resnet34").blocks
     assert [block.conv1.out_channels for block in blocks] == [64] * 3 + [128] * 4 + [256] * 6 + [512] * 3
 
 
@@ -142,7 +142,7 @@ def test_blocks_are_the_residual_ones_in_order():
 def test_branches_start_at_zero_unless_told_otherwise(block, last):
     for zero in (True, False):
         model = vt.create_model("resnet18", block=block, depths=(1, 1, 1, 1), zero_init_residual=zero)
-        assert {getattr(b, last).weight.abs().max().item() for b in model.blocks()} == {0.0 if zero else 1.0}
+        assert {getattr(b, last).weight.abs().max().item() for b in model.blocks} == {0.0 if zero else 1.0}
 
 
 @pytest.mark.parametrize(("stem", "size"), [("imagenet", 7), ("small", 3)])

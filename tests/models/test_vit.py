@@ -1,4 +1,4 @@
-"""What only ViT has: positions of every kind, dropped tokens, initialisation."""
+"""What only ViT has: positions of every kind, dropped tokens, initialization."""
 
 import pytest
 import torch
@@ -14,13 +14,13 @@ def tiny(**overrides):
 
 
 def swap_patches(images):
-    """The left and the right half of the picture, exchanged."""
+    """The left and the right half of the image, exchanged."""
     return torch.cat([images[..., 32:], images[..., :32]], dim=-1)
 
 
 @pytest.mark.parametrize("position", POSITIONS)
 def test_order_matters_only_with_positions(position):
-    """Without positions the class token cannot tell a picture from its shuffled patches."""
+    """Without positions the class token cannot tell an image from its shuffled patches."""
     model, images = tiny(position=position), torch.randn(1, 3, 64, 64)
     moved = error(model(swap_patches(images)), model(images))
     assert moved < 1e-5 if position == "none" else moved > 1e-3
@@ -75,9 +75,9 @@ def test_pooling_leaves_the_prefix_out(pool):
     assert error(model.head(expected), model(images)) < 1e-6
 
 
-def test_initialisation_of_vit():
+def test_initialization_of_vit():
     model = vt.create_model("vit_base_16", depth=1)
-    mlp = model.layers[0].mlp.fc1
+    mlp = model.blocks[0].mlp.fc1
     limit = (6 / (768 + 3072)) ** 0.5
     assert mlp.weight.abs().max() <= limit
     assert mlp.weight.std().item() == pytest.approx(limit / 3**0.5, rel=0.01)
@@ -87,16 +87,16 @@ def test_initialisation_of_vit():
     assert model.class_token.abs().max() == 0
 
 
-def test_initialisation_of_deit():
+def test_initialization_of_deit():
     model = vt.create_model("deit_base_16", depth=1)
-    for linear in (model.layers[0].mlp.fc1, model.layers[0].mixer.qkv, model.head):
+    for linear in (model.blocks[0].mlp.fc1, model.blocks[0].mixer.qkv, model.head):
         assert linear.weight.std().item() == pytest.approx(0.02, rel=0.02)
         assert linear.bias.abs().max() == 0
     # "truncated" at ±2 absolute, which cuts nothing: the tails beyond 2σ are there
-    beyond = (model.layers[0].mlp.fc1.weight.abs() > 0.04).float().mean().item()
+    beyond = (model.blocks[0].mlp.fc1.weight.abs() > 0.04).float().mean().item()
     assert beyond == pytest.approx(0.0455, rel=0.05)
 
 
 def test_drop_path_grows_with_depth():
     model = vt.create_model("vit_tiny_16", depth=5, drop_path_rate=0.4)
-    assert [block.drop_path.rate for block in model.blocks()] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
+    assert [block.drop_path.rate for block in model.blocks] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])

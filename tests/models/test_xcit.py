@@ -61,7 +61,7 @@ def test_timm_at_sizes_that_are_no_multiples_of_the_patch():
 @pytest.mark.parametrize("name", ["xcit_nano_12_16", "xcit_tiny_12_16"])
 @torch.no_grad()
 def test_the_map_is_what_stands_beside_the_class_token(name):
-    """Both kinds of class attention, with the patches normalised or not: the patches are timm's too."""
+    """Both kinds of class attention, with the patches normalized or not: the patches are timm's too."""
     theirs, ours = filled(name), vt.create_model(name, num_classes=0).eval()
     vt.load_weights(ours, theirs.state_dict())
     images = torch.randn(2, 3, 48, 80)
@@ -145,13 +145,13 @@ def test_rows_start_as_timm_starts_them():
 
 def test_blocks_are_both_kinds_in_order():
     model = vt.create_model("xcit_nano_12_16")
-    assert [type(block) for block in model.blocks()] == [CovarianceBlock] * 12 + [ClassBlock] * 2
+    assert [type(block) for block in model.blocks] == [CovarianceBlock] * 12 + [ClassBlock] * 2
     assert model.config.depth == 14
 
 
 def test_paths_are_dropped_at_one_rate_and_never_that_of_the_class():
     model = tiny(drop_path_rate=0.3)
-    assert [block.drop_path.rate for block in model.blocks()] == [0.3, 0.3, 0.0]
+    assert [block.drop_path.rate for block in model.blocks] == [0.3, 0.3, 0.0]
 
 
 @torch.no_grad()
@@ -182,8 +182,8 @@ def test_another_mixer():
 def test_rgb_filters_are_adapted_to_other_channels():
     source, model = tiny(), tiny(num_channels=1)
     vt.load_weights(model, source.state_dict())
-    grey = torch.randn(2, 1, 64, 64)
-    assert error(model(grey), source(grey.expand(-1, 3, -1, -1))) < TOLERANCE
+    gray = torch.randn(2, 1, 64, 64)
+    assert error(model(gray), source(gray.expand(-1, 3, -1, -1))) < TOLERANCE
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from PIL import Image
 from tests.explain.explained import CLASSES, named, photo
 from tests.pages.parser import Page
 from tests.shared import DEIT_TINY, SHARED, need_shared
-from vitreous.explain.explainer import portrait as take
+from vitreous.explain.explainer import explain as take
 from vitreous.pages import explanation_sections
 from vitreous.pages.explanation import Entry, write_index
 from vitreous.pages.explanation_sections import SECTIONS, verdict
@@ -18,18 +18,18 @@ from vitreous.weights.load import load
 
 
 @pytest.fixture(scope="module")
-def picture(tmp_path_factory):
-    return photo(tmp_path_factory.mktemp("pictures"))
+def image(tmp_path_factory):
+    return photo(tmp_path_factory.mktemp("images"))
 
 
 @pytest.fixture(scope="module")
-def vit(picture):
-    return take(named("vit_tiny_16"), picture, quick=True, name="one")
+def vit(image):
+    return take(named("vit_tiny_16"), image, quick=True, name="one")
 
 
 @pytest.fixture(scope="module")
-def resnet(picture):
-    return take(named("resnet18"), picture, quick=True, name="two")
+def resnet(image):
+    return take(named("resnet18"), image, quick=True, name="two")
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +54,11 @@ def absent(page):
         ("mobilevit_xxs", 3, {"Points that it reads", "Positions"}),
     ],
 )
-def test_every_kind_of_model_shows_what_it_has(picture, monkeypatch, name, layers, missing):
+def test_every_kind_of_model_shows_what_it_has(image, monkeypatch, name, layers, missing):
     narrow = {"dims": (24, 48, 96, 192)} if name in ("swin_tiny", "dat_tiny") else {}
-    portrait = take(named(name, **narrow), picture, methods=["gradient rollout"], quick=True)
-    assert len(portrait.layers) == layers
-    assert portrait.norms.lengths
+    explanation = take(named(name, **narrow), image, methods=["gradient rollout"], quick=True)
+    assert len(explanation.layers) == layers
+    assert explanation.norms.lengths
     drawn = []
     monkeypatch.setattr(
         explanation_sections, "as_drawing", lambda figure, key, alt: drawn.append(alt) or f"<svg>{key}</svg>"
@@ -66,7 +66,7 @@ def test_every_kind_of_model_shows_what_it_has(picture, monkeypatch, name, layer
     reasons = {}
     for part in SECTIONS:
         try:
-            assert part.draw(portrait, "0")
+            assert part.draw(explanation, "0")
         except ValueError as error:
             reasons[part.title] = str(error)
     assert set(reasons) - {"What it would say if it stopped here"} == missing
@@ -80,8 +80,8 @@ def test_two_models_side_by_side(both, vit, resnet, tmp_path):
     assert both.words.count("one") == both.words.count("two") == len(SECTIONS)
     assert len(absent(both)) == 1 + 7
     assert "This model has no attention" in both.text
-    other = dataclasses.replace(resnet, picture="another")
-    with pytest.raises(ValueError, match="compared on the same picture"):
+    other = dataclasses.replace(resnet, title="another")
+    with pytest.raises(ValueError, match="compared on the same image"):
         vit.save(tmp_path / "page.html", beside=other)
 
 
@@ -105,9 +105,10 @@ def test_the_page_needs_nothing_but_itself_and_trusts_no_name(both):
 def test_classes_may_have_any_name(vit, target):
     answer = dataclasses.replace(vit.answer, target=target)
     lens = {name: torch.eye(7)[target] for name in vit.lens}
-    portrait = dataclasses.replace(vit, answer=answer, lens=lens)
+    explanation = dataclasses.replace(vit, answer=answer, lens=lens)
     page = Page(
-        f"<div>{explanation_sections.draw_lens(portrait, '0')}{explanation_sections.draw_answer(portrait, '0')}</div>"
+        f"<div>{explanation_sections.draw_lens(explanation, '0')}"
+        f"{explanation_sections.draw_answer(explanation, '0')}</div>"
     )
     assert page.words.count(CLASSES[target][:18]) >= 1 or CLASSES[target][:17] in page.text
 
@@ -117,7 +118,7 @@ def test_the_verdict_follows_the_numbers(vit):
     good = dataclasses.replace(rollout, deletion=torch.zeros(11), insertion=torch.ones(11))
     poor = dataclasses.replace(rollout, deletion=torch.ones(11), insertion=torch.zeros(11))
     told = verdict(dataclasses.replace(vit, methods={"a": poor, "b": good}))
-    assert told.startswith("For this picture trust b most: its faithfulness is +1.00 (in 95 of 100 cases the best")
+    assert told.startswith("For this image trust b most: its faithfulness is +1.00 (in 95 of 100 cases the best")
     assert told.endswith("No better than chance here: a.")
     assert verdict(dataclasses.replace(vit, methods={"a": poor})).startswith("Trust none of these maps")
 
@@ -129,21 +130,21 @@ def test_the_index_links_to_its_pages(tmp_path, vit):
     assert "bad.jpg was left out: the file is empty." in page.text
 
 
-def test_grey_models_with_registers_that_pool_their_cells():
+def test_gray_models_with_registers_that_pool_their_cells():
     model = named("vit_tiny_16", num_channels=1, num_registers=3, pool="mean")
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8))
-    portrait = take(model, picture, quick=True)
-    assert portrait.picture == "the picture"
-    assert next(iter(portrait.layers.values())).num_prefix == 4
-    assert explanation_sections.draw_methods(portrait, "0")
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8))
+    explanation = take(model, image, quick=True)
+    assert explanation.title == "the image"
+    assert next(iter(explanation.layers.values())).num_prefix == 4
+    assert explanation_sections.draw_methods(explanation, "0")
 
 
 @pytest.mark.slow
 def test_a_real_model_and_a_real_photo(tmp_path):
     need_shared()
     model = load(DEIT_TINY, model="deit_tiny_16")
-    portrait = take(model, SHARED / "weights" / "images" / "n02123045_tabby.JPEG")
-    assert portrait.answer.best(1)[0][0] in ("tabby", "tiger cat", "Egyptian cat")
-    assert portrait.trusted is not None
-    portrait.save(tmp_path / "page.html")
+    explanation = take(model, SHARED / "weights" / "images" / "n02123045_tabby.JPEG")
+    assert explanation.answer.best(1)[0][0] in ("tabby", "tiger cat", "Egyptian cat")
+    assert explanation.trusted is not None
+    explanation.save(tmp_path / "page.html")
     assert 100_000 < (tmp_path / "page.html").stat().st_size < 3_000_000

@@ -48,7 +48,7 @@ def write_predictions(run, predicted, labels, num_classes=5):
 
 
 def write_everything(run):
-    """Of eight pictures six are named rightly."""
+    """Of eight images six are named rightly."""
     write_log(run)
     (run / "config.json").write_text(json.dumps({"train": {"lr": 0.001, "betas": [0.9, 0.99]}, "name": "a & b"}))
     (run / "classes.json").write_text(json.dumps(CLASSES))
@@ -117,7 +117,7 @@ def test_the_hardest_class_comes_first(run):
     (run / "log.jsonl").unlink()
     write_predictions(run, [0, 0, 1, 1], [0, 0, 0, 1])
     page = report(run)
-    assert "pictures dog 100.0% 50.0% 66.7% 1 cat 66.7% 100.0% 80.0% 3 <script>eel</script> – – – 0" in page.text
+    assert "images dog 100.0% 50.0% 66.7% 1 cat 66.7% 100.0% 80.0% 3 <script>eel</script> – – – 0" in page.text
 
 
 def test_many_classes_show_their_commonest_confusions(run):
@@ -183,16 +183,16 @@ def test_a_diverged_run_still_has_a_report(run):
     assert "diverged" in page.text
 
 
-def test_mistakes_without_attention_show_the_picture_alone(run, page):
-    def pictures(page):
+def test_mistakes_without_attention_show_the_image_alone(run, page):
+    def images(page):
         return sum(tag == "img" for tag, _ in page.tags)
 
-    assert pictures(page) == 4
+    assert images(page) == 4
     (run / "log.jsonl").unlink()
     with np.load(run / "mistakes.npz") as file:
         rest = {name: file[name] for name in file.files if name != "attention"}
     np.savez(run / "mistakes.npz", **rest | {"images": rest["images"][:, :1]})
-    assert pictures(report(run)) == 2
+    assert images(report(run)) == 2
 
 
 def test_no_run_is_said(tmp_path):

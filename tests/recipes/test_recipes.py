@@ -65,11 +65,11 @@ def test_unknown_recipes(name, message):
 
 
 def folder_of(path, classes=("cat", "dog"), number=12, size=(40, 30)):
-    dice = np.random.default_rng(0)
+    draws = np.random.default_rng(0)
     for name in classes:
         (path / name).mkdir(parents=True)
         for index in range(number):
-            pixels = dice.integers(0, 256, (*size, 3), dtype=np.uint8)
+            pixels = draws.integers(0, 256, (*size, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(path / name / f"{index}.png")
     return path
 
@@ -83,7 +83,7 @@ def short():
 
 
 @pytest.mark.parametrize("memory", ["yes", "no"])
-def test_a_corrupt_picture_among_many_is_counted(tmp_path, memory):
+def test_a_corrupt_image_among_many_is_counted(tmp_path, memory):
     folder = folder_of(tmp_path / "photos")
     (folder / "cat" / "3.png").write_bytes(b"\x89PNG\r\n\x1a\n but no more")
     recipe = on(folder, memory=memory)
@@ -105,7 +105,7 @@ def other_classes(path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: path.mkdir(), "empty|no pictures|no class"),
+        (lambda path: path.mkdir(), "empty|no images|no class"),
         (one_class, "one class|two classes"),
         (other_classes, "cow|dog"),
     ],
@@ -122,7 +122,7 @@ def test_an_output_that_cannot_be_written(tmp_path):
         train(on("shapes", valid_share=0.1), tmp_path / "file" / "run")
 
 
-def test_settings_chosen_for_pictures(tmp_path):
+def test_settings_chosen_for_images(tmp_path):
     recipe, choices = choose(str(folder_of(tmp_path / "photos", size=(100, 130))))
     assert recipe.model.image_size == (96, 96)
     assert {"model", "image size", "batch", "length", "task"} <= {choice.setting for choice in choices}
@@ -135,7 +135,7 @@ def test_a_model_asked_for_gets_patches_that_leave_tokens(tmp_path):
     assert recipe.model.patch_size == (4, 4)
 
 
-def test_digits_are_grey():
+def test_digits_are_gray():
     recipe, _ = choose("digits")
     assert recipe.model.num_channels == 1
     assert prepare(recipe).model.spec.preprocess.num_channels == 1
@@ -175,17 +175,17 @@ def test_the_doctor_knows_what_fails(change, expected):
     assert expected not in findings(healthy)
 
 
-def test_the_doctor_sees_validation_pictures_in_the_training_set(tmp_path):
+def test_the_doctor_sees_validation_images_in_the_training_set(tmp_path):
     folder_of(tmp_path / "p" / "train")
-    folder_of(tmp_path / "p" / "val", number=3)  # the same dice: the first class's pictures are the same
-    assert "validation pictures are in the training set too" in findings(on(tmp_path / "p"))
+    folder_of(tmp_path / "p" / "val", number=3)  # the same draws: the first class's images are the same
+    assert "validation images are in the training set too" in findings(on(tmp_path / "p"))
 
 
-def test_the_doctor_sees_odd_normalisation():
+def test_the_doctor_sees_odd_normalization():
     prepared = prepare(RECIPE)
     own = prepared.model.spec
     prepared.model.spec = replace(own, preprocess=replace(own.preprocess, std=(0.001, 0.001, 0.001)))
-    assert any("after normalisation" in str(finding) for finding in examine(RECIPE, prepared))
+    assert any("after normalization" in str(finding) for finding in examine(RECIPE, prepared))
 
 
 def test_the_doctor_warns_of_a_high_rate_for_fine_tuning(tmp_path):

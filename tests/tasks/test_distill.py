@@ -1,4 +1,4 @@
-"""Distillation: its formulas, its teacher left alone, pictures prepared as the teacher is used to."""
+"""Distillation: its formulas, its teacher left alone, images prepared as the teacher is used to."""
 
 import numpy as np
 import pytest
@@ -84,7 +84,7 @@ def test_a_student_that_agrees_has_nothing_to_learn():
     assert loss_of(task, teacher, batch()).item() == pytest.approx(0, abs=1e-5)
 
 
-def test_the_teacher_sees_pictures_as_it_is_used_to():
+def test_the_teacher_sees_images_as_it_is_used_to():
     teacher = tiny()
     teacher.spec = Spec(Preprocess((32, 32), 1.0, mean=(0.1, 0.5, 0.9), std=(0.5, 0.25, 0.2)))
     student = tiny()

@@ -110,7 +110,7 @@ def test_average_precision_by_hand():
 @pytest.mark.parametrize(
     ("scores", "labels", "message"),
     [
-        (np.zeros((0, 3)), np.zeros(0, int), "at least one picture"),
+        (np.zeros((0, 3)), np.zeros(0, int), "at least one image"),
         (np.zeros((2, 3)), np.zeros((2, 3), int), r"labels \(n,\)"),
         (np.zeros((2, 3)), np.array([0, 3]), "0 … 2"),
         (np.full((2, 3), NAN), np.array([0, 1]), "diverged"),

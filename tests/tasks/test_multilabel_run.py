@@ -15,14 +15,14 @@ from vitreous.runs.run import train
 def table_of_scenes(folder, number=40):
     """Which kinds a scene shows, with some of the answers missing."""
     scenes = vt.Shapes(number, 32).batch(range(number))
-    dice = np.random.default_rng(0)
+    draws = np.random.default_rng(0)
     with open(folder / "labels.csv", "w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["path", "disk", "square", "star"])
         for index, label in enumerate(scenes.labels):
             Image.fromarray(scenes.images[index].transpose(1, 2, 0)).save(folder / f"{index}.png")
             known = [str(int(vt.Shapes.classes[label] == name)) for name in ("disk", "square", "star")]
-            rows.writerow([f"{index}.png", *(value if dice.random() < 0.8 else "" for value in known)])
+            rows.writerow([f"{index}.png", *(value if draws.random() < 0.8 else "" for value in known)])
     return folder / "labels.csv"
 
 

@@ -16,7 +16,6 @@ from tests.train.runs import assert_same, tensors
 from vitreous.cli import main
 from vitreous.data.augment import Augment
 from vitreous.data.shapes import Shapes
-from vitreous.explain.explainer import portrait
 from vitreous.models.vit import ViTConfig
 from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.runs.run import train
@@ -121,7 +120,7 @@ def test_predictions_lie_on_the_source_image(run, image, tmp_path, capsys):
 
 def test_a_region_is_explained(run, image):
     folder, _ = run
-    told = portrait(folder / "model.safetensors", image, target="background", quick=True)
+    told = vt.explain(folder / "model.safetensors", image, target="background", quick=True)
     assert told.answer.target == 0
     shares = told.answer.probabilities
     assert shares.sum() == pytest.approx(1, abs=1e-5), "of a mask the shares of the classes are told"

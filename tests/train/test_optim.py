@@ -40,8 +40,8 @@ def test_only_matrices_decay():
 def test_layer_decay_by_hand():
     found = groups_of(small(), AdamW(lr=1.0), layer_decay=0.5)
     assert found["head.weight"][0] == found["norm.weight"][0] == 1.0
-    assert found["layers.2.mlp.fc1.weight"][0] == 0.5
-    assert found["layers.0.mlp.fc1.weight"][0] == 0.125
+    assert found["blocks.2.mlp.fc1.weight"][0] == 0.5
+    assert found["blocks.0.mlp.fc1.weight"][0] == 0.125
     assert found["stem.proj.weight"][0] == found["class_token"][0] == 0.0625
 
 
@@ -114,7 +114,7 @@ def test_nothing_left_to_train_is_an_error():
 
 def test_muon_takes_the_inner_matrices():
     kinds = {name: kind for name, (_, _, kind) in groups_of(small(), Muon()).items()}
-    assert kinds["layers.1.mlp.fc1.weight"] == "MuonStep"
+    assert kinds["blocks.1.mlp.fc1.weight"] == "MuonStep"
     assert kinds["head.weight"] == kinds["stem.proj.weight"] == kinds["norm.bias"] == "AdamW"
 
 
@@ -154,8 +154,8 @@ def test_the_rate_scales_every_group():
 @pytest.mark.parametrize(
     ("blocks", "learning"),
     [
-        (0, {"stem", "class_token", "position", "layers.0", "layers.1", "layers.2", "norm", "head"}),
-        (2, {"layers.2", "norm", "head"}),
+        (0, {"stem", "class_token", "position", "blocks.0", "blocks.1", "blocks.2", "norm", "head"}),
+        (2, {"blocks.2", "norm", "head"}),
         (-1, {"head"}),
     ],
 )
@@ -163,7 +163,7 @@ def test_freezing(blocks, learning):
     model = small()
     freeze(model, blocks)
     parts = {
-        ".".join(name.split(".")[: 2 if name.startswith("layers") else 1])
+        ".".join(name.split(".")[: 2 if name.startswith("blocks") else 1])
         for name, p in model.named_parameters()
         if p.requires_grad
     }
@@ -188,7 +188,7 @@ def test_too_many_frozen_blocks_are_an_error():
 def test_roles_follow_the_order_of_the_network():
     depths = {name: role.depth for name, role in roles(small()).items()}
     assert depths["stem.proj.weight"] == 0
-    assert depths["layers.0.norm1.weight"] == 1
+    assert depths["blocks.0.norm1.weight"] == 1
     assert depths["norm.weight"] == depths["head.bias"] == 4
 
 
@@ -203,7 +203,7 @@ def test_the_average_by_hand_and_worn():
         keep = min(0.9, (1 + step) / (10 + step))
         expected = keep * expected + (1 - keep) * (step + 1)
     assert average.values["weight"].item() == pytest.approx(expected, rel=1e-5)
-    with average.worn_by(model):
+    with average.applied_to(model):
         assert model.weight.item() == pytest.approx(expected, rel=1e-5)
     assert model.weight.item() == 30
 

@@ -1,4 +1,4 @@
-"""A run that is stopped anywhere and resumed reaches the same weights, average and optimiser, bit for bit."""
+"""A run that is stopped anywhere and resumed reaches the same weights, average and optimizer, bit for bit."""
 
 import json
 import os

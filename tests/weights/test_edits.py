@@ -43,7 +43,7 @@ class NarrowMlp(vt.Edit):
     hidden_dim: int
 
     def apply(self, model):
-        for block in model.blocks():
+        for block in model.blocks:
             mlp, device = block.mlp, block.mlp.fc1.weight.device
             fc1, fc2 = (nn.Linear(16, self.hidden_dim, device=device), nn.Linear(self.hidden_dim, 16, device=device))
             with torch.no_grad():
@@ -62,7 +62,7 @@ class KeepHeads(vt.Edit):
     heads: int
 
     def apply(self, model):
-        mixer = model.layers[0].mixer
+        mixer = model.blocks[0].mixer
         qkv, proj, device = mixer.qkv, mixer.proj, mixer.proj.weight.device
         width = proj.in_features // mixer.num_heads * self.heads
         mixer.qkv, mixer.proj = nn.Linear(16, 3 * width, device=device), nn.Linear(width, 16, device=device)
@@ -144,9 +144,9 @@ def test_heads_that_are_gone_stay_gone(path, own_edits):
     model.edit(KeepHeads(heads=1))
     vt.save(model, path)
     again = vt.load(path)
-    assert again.layers[0].mixer.qkv.weight.shape == (3 * 8, 16)
+    assert again.blocks[0].mixer.qkv.weight.shape == (3 * 8, 16)
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
-    assert (again.layers[0].mixer.num_heads, again.layers[1].mixer.num_heads) == (1, 2)
+    assert (again.blocks[0].mixer.num_heads, again.blocks[1].mixer.num_heads) == (1, 2)
 
 
 def test_other_options_with_the_same_edits(path, own_edits):
@@ -156,7 +156,7 @@ def test_other_options_with_the_same_edits(path, own_edits):
     again = vt.load(path, num_classes=5, image_size=32)
     assert again.edits == model.edits
     assert again(images(32)).shape == (2, 5)
-    assert torch.equal(again.layers[1].mlp.fc2.weight, model.layers[1].mlp.fc2.weight)
+    assert torch.equal(again.blocks[1].mlp.fc2.weight, model.blocks[1].mlp.fc2.weight)
 
 
 def test_a_new_head_after_an_edit(path, own_edits):
@@ -205,30 +205,30 @@ def test_a_config_of_ones_own(path):
 
 
 def swap_class(model):
-    model.layers[1].mlp.__class__ = type("Other", (type(model.layers[1].mlp),), {})
+    model.blocks[1].mlp.__class__ = type("Other", (type(model.blocks[1].mlp),), {})
 
 
 def grow_a_layer(model):
-    model.layers.append(copy.deepcopy(model.layers[0]))
+    model.blocks.append(copy.deepcopy(model.blocks[0]))
 
 
 CHANGES = {
     "activation": (
-        lambda model: setattr(model.layers[1].mlp, "act", nn.ReLU()),
-        r"layers.1.mlp.act is ReLU\(\) where it should be GELU\(approximate='none'\)",
+        lambda model: setattr(model.blocks[1].mlp, "act", nn.ReLU()),
+        r"blocks.1.mlp.act is ReLU\(\) where it should be GELU\(approximate='none'\)",
     ),
     "approximation": (
-        lambda model: setattr(model.layers[0].mlp, "act", nn.GELU("tanh")),
-        r"layers.0.mlp.act.approximate is 'tanh' where it should be 'none'",
+        lambda model: setattr(model.blocks[0].mlp, "act", nn.GELU("tanh")),
+        r"blocks.0.mlp.act.approximate is 'tanh' where it should be 'none'",
     ),
     "part more": (lambda model: setattr(model, "more", nn.Identity()), r"more \(Identity\(\)\) is new"),
-    "layer more": (grow_a_layer, r"layers.2 \(PreNormBlock\(\)\) is new"),
-    "layer less": (lambda model: model.layers.pop(1), r"layers.1 \(PreNormBlock\(\)\) is missing"),
+    "block more": (grow_a_layer, r"blocks.2 \(PreNormBlock\(\)\) is new"),
+    "block less": (lambda model: model.blocks.pop(1), r"blocks.1 \(PreNormBlock\(\)\) is missing"),
     "head": (lambda model: setattr(model, "head", nn.Linear(16, 4)), r"head.weight is \(4, 16\) where .* \(3, 16\)"),
     "bias": (lambda model: setattr(model.head, "bias", None), r"head.bias is missing where it should be \(3,\)"),
-    "heads": (lambda model: setattr(model.layers[0].mixer, "num_heads", 4), r"layers.0.mixer.num_heads is 4 .* 2"),
-    "eps": (lambda model: setattr(model.layers[0].norm1, "eps", 0.1), r"layers.0.norm1.eps is 0.1 where"),
-    "class": (swap_class, r"layers.1.mlp is Other\(\) where it should be Mlp\(\)"),
+    "heads": (lambda model: setattr(model.blocks[0].mixer, "num_heads", 4), r"blocks.0.mixer.num_heads is 4 .* 2"),
+    "eps": (lambda model: setattr(model.blocks[0].norm1, "eps", 0.1), r"blocks.0.norm1.eps is 0.1 where"),
+    "class": (swap_class, r"blocks.1.mlp is Other\(\) where it should be Mlp\(\)"),
 }
 
 
@@ -254,8 +254,8 @@ def test_an_edit_that_no_file_can_name_is_refused(path):
 
 
 def wrap_inside(model):
-    model.layers[0] = torch.compile(model.layers[0])
-    model.layers[1] = checkpoint_wrapper(model.layers[1])
+    model.blocks[0] = torch.compile(model.blocks[0])
+    model.blocks[1] = checkpoint_wrapper(model.blocks[1])
     return model
 
 
@@ -269,7 +269,7 @@ def with_other_rates(model):
 
 
 def noted(model):
-    model.epoch, model.layers[0].nickname = 3, "first"
+    model.epoch, model.blocks[0].nickname = 3, "first"
     return model
 
 
@@ -284,7 +284,7 @@ OUTSIDE = {
     "channels last": lambda model: model.to(memory_format=torch.channels_last),
     "frozen": lambda model: model.requires_grad_(False),
     "with notes": noted,
-    "hooked": lambda model: (model.layers[0].register_forward_hook(lambda *_: None), model)[-1],
+    "hooked": lambda model: (model.blocks[0].register_forward_hook(lambda *_: None), model)[-1],
     "forward replaced": lambda model: (setattr(model, "forward", functools.partial(model.forward)), model)[-1],
 }
 
@@ -332,7 +332,7 @@ def test_training_keeps_the_edits(tmp_path):
     trainer.fit()
     again = vt.load(tmp_path / "model.safetensors")
     assert again.edits == prepared.model.edits
-    assert {type(block.mlp.act) for block in again.blocks()} == {nn.ReLU}
+    assert {type(block.mlp.act) for block in again.blocks} == {nn.ReLU}
 
 
 # Versions
@@ -351,12 +351,12 @@ def test_the_metadata_of_a_file(path):
     vt.save(model, path)
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata()
-    assert (metadata["format"], metadata["version"], metadata["family"]) == ("vitreous", "2", "vit")
+    assert (metadata["format"], metadata["version"], metadata["family"]) == ("vitreous", "3", "vit")
     assert json.loads(metadata["edits"]) == [{"edit": "replace_activation", "act": "relu"}]
 
 
 NEWER = {
-    "version": ({"version": "3"}, "format version 3 was written by a newer Vitreous, this one reads up to 2; upgrade"),
+    "version": ({"version": "4"}, "format version 4 was written by a newer Vitreous, this one reads up to 3; upgrade"),
     "edit": ({"edits": '[{"edit": "merge_tokens", "r": 8}]'}, "unknown edit 'merge_tokens'.*newer Vitreous.*upgrade"),
     "option": ({"edits": '[{"edit": "fold", "depth": 8}]'}, "Fold has no option 'depth'"),
     "value": ({"edits": '[{"edit": "replace_activation", "act": "x"}]'}, "act must be one of gelu, gelu_tanh, relu"),

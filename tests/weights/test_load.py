@@ -46,7 +46,7 @@ def test_only_the_head_stays_fresh_when_classes_differ(saved):
     report = vt.load_weights(model, path)
     assert report.fresh == ["head.weight", "head.bias"]
     assert torch.equal(model.head.weight, head)
-    assert torch.equal(model.layers[1].mlp.fc2.weight, source.layers[1].mlp.fc2.weight)
+    assert torch.equal(model.blocks[1].mlp.fc2.weight, source.blocks[1].mlp.fc2.weight)
     assert model.spec.labels.names == ()
 
 
@@ -63,13 +63,13 @@ def test_features_only_leaves_the_classifier_out(saved):
 
 
 @pytest.mark.parametrize("num_channels", [1, 6, 9])
-def test_rgb_filters_answer_alike_on_grey_pictures(num_channels):
-    """A grey picture looks the same to RGB filters and to their adaptation, where each colour comes equally often."""
+def test_rgb_filters_answer_alike_on_gray_images(num_channels):
+    """A gray image looks the same to RGB filters and to their adaptation, where each color comes equally often."""
     source, model = tiny(), tiny(num_channels=num_channels)
     vt.load_weights(model, source.state_dict())
-    grey = torch.randn(2, 1, 64, 64)
-    expected = source.stem(grey.expand(-1, 3, -1, -1))
-    assert error(model.stem(grey.expand(-1, num_channels, -1, -1)), expected) < 1e-5
+    gray = torch.randn(2, 1, 64, 64)
+    expected = source.stem(gray.expand(-1, 3, -1, -1))
+    assert error(model.stem(gray.expand(-1, num_channels, -1, -1)), expected) < 1e-5
 
 
 def test_filters_for_a_fourth_channel():
@@ -81,7 +81,7 @@ def test_filters_for_a_fourth_channel():
 
 def timm_like(model):
     """The state of one of our models under timm's names."""
-    names = {"class_token": "cls_token", "position.table": "pos_embed", "stem": "patch_embed", "layers": "blocks"}
+    names = {"class_token": "cls_token", "position.table": "pos_embed", "stem": "patch_embed"}
     names |= {"mixer": "attn", "registers": "reg_token"}
     state = {}
     for name, tensor in model.state_dict().items():
@@ -204,7 +204,7 @@ def test_load_with_overrides_keeps_the_rest(saved):
     model = vt.load(path, num_classes=2, image_size=96)
     assert model.spec.preprocess.image_size == (96, 96)
     assert not model.spec.labels.names
-    assert torch.equal(model.layers[0].norm1.bias, source.layers[0].norm1.bias)
+    assert torch.equal(model.blocks[0].norm1.bias, source.blocks[0].norm1.bias)
 
 
 def test_load_keeps_training_possible(saved):
@@ -277,7 +277,7 @@ BAD_FILES = {
     "a web page": (lambda p: p.write_text("<!DOCTYPE html><html>not found</html>"), "neither a safetensors file nor"),
     "newer format": (
         lambda p: rewrite(p, version="99"),
-        "format version 99 was written by a newer Vitreous, this one reads up to 2; upgrade",
+        "format version 99 was written by a newer Vitreous, this one reads up to 3; upgrade",
     ),
     "config not JSON": (lambda p: rewrite(p, config="{"), "description is not valid"),
     "config not a table": (lambda p: rewrite(p, config="[1]"), "description is not valid"),
@@ -330,7 +330,7 @@ def test_what_does_not_fit_is_listed_and_leaves_the_model_alone():
     with pytest.raises(ValueError, match=r"of another shape \(class_token is \(1, 1, 96\), the model's \(1, 1, 192\)"):
         vt.load_weights(model, other)
     state = dict(model.state_dict()) | {"spurious": torch.zeros(1)}
-    del state["norm.weight"], state["layers.0.mixer.qkv.weight"]
+    del state["norm.weight"], state["blocks.0.mixer.qkv.weight"]
     with pytest.raises(ValueError, match=r"2 missing .*1 unknown"):
         vt.load_weights(model, state)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

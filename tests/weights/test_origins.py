@@ -60,7 +60,7 @@ def test_tables_of_a_map_smaller_than_a_window(size):
     ours, theirs, images = ours_small(4, size), timm_small(4, size), torch.randn(2, 3, *size)
     report = vt.load_weights(ours, theirs.state_dict())
     last = min(4, size[0] // 32), min(4, size[1] // 32)
-    said = f"stages.3.layers.0.mixer.relative.table: made for a grid of {last[0]}×{last[1]}, put into the middle of 4×4"
+    said = f"stages.3.blocks.0.mixer.relative.table: made for a grid of {last[0]}×{last[1]}, put into the middle of 4×4"
     assert (said in report.adapted) == (last != (4, 4))
     assert error(ours(images), theirs(images)) < TOLERANCE
 
@@ -70,11 +70,11 @@ def test_tables_of_a_smaller_map_at_a_larger_size_are_resampled():
     """Into windows of 4×4, which the map of 4×4 fills."""
     theirs, ours = timm_small(4, (64, 64)), ours_small(4, (128, 128))
     report = vt.load_weights(ours, theirs.state_dict())
-    assert "stages.3.layers.1.mixer.relative.table: made for a grid of 2×2, resampled to 4×4" in report.adapted
+    assert "stages.3.blocks.1.mixer.relative.table: made for a grid of 2×2, resampled to 4×4" in report.adapted
     given = theirs.layers[3].blocks[1].attn.relative_position_bias_table[None]
-    assert torch.equal(ours.stages[3].layers[1].mixer.relative.table, resample(given, (3, 3), (7, 7)))
+    assert torch.equal(ours.stages[3].blocks[1].mixer.relative.table, resample(given, (3, 3), (7, 7)))
     assert torch.equal(
-        ours.stages[0].layers[1].mixer.relative.table[0], theirs.layers[0].blocks[1].attn.relative_position_bias_table
+        ours.stages[0].blocks[1].mixer.relative.table[0], theirs.layers[0].blocks[1].attn.relative_position_bias_table
     )
 
 
@@ -85,11 +85,11 @@ def test_windows_of_another_size_and_a_map_smaller_than_those():
     ours = ours_small(7, size)
     report = vt.load_weights(ours, theirs.state_dict())
     said = (
-        "stages.3.layers.0.mixer.relative.table: made for a grid of 2×2, resampled to 3×5, put into the middle of 7×7"
+        "stages.3.blocks.0.mixer.relative.table: made for a grid of 2×2, resampled to 3×5, put into the middle of 7×7"
     )
     assert said in report.adapted
     given = theirs.layers[3].blocks[0].attn.relative_position_bias_table[None]
-    table = ours.stages[3].layers[0].mixer.relative.table.unflatten(1, (13, 13))
+    table = ours.stages[3].blocks[0].mixer.relative.table.unflatten(1, (13, 13))
     assert torch.equal(table[:, 4:-4, 2:-2], resample(given, (3, 3), (5, 9)).unflatten(1, (5, 9)))
     assert torch.equal(table[:, 0, 0], table[:, 4, 2])  # the edge, repeated
 
@@ -108,5 +108,5 @@ def test_a_vit_with_windows(tmp_path):
     source = fill(vt.create_model("vit_tiny_16", mixer=Window(size=2), **options))
     vt.save(source, tmp_path / "model.safetensors")
     model = vt.load(tmp_path / "model.safetensors", mixer=Window(size=4))
-    expected = resample(source.layers[0].mixer.relative.table, (3, 3), (7, 7))
-    assert torch.equal(model.layers[0].mixer.relative.table, expected)
+    expected = resample(source.blocks[0].mixer.relative.table, (3, 3), (7, 7))
+    assert torch.equal(model.blocks[0].mixer.relative.table, expected)

@@ -37,7 +37,7 @@ def test_every_wrapper_and_those_around_it(prefix, vit):
     report = vt.load_weights(model, below(prefix, vit.state_dict()))
     assert report.source == "torchvision"
     assert report.notes == [f"the prefix {prefix!r} was taken from their names"]
-    assert torch.equal(model.layers[1].mlp.fc2.weight, vit.encoder.layers[1].mlp[3].weight)
+    assert torch.equal(model.blocks[1].mlp.fc2.weight, vit.encoder.layers[1].mlp[3].weight)
 
 
 def test_a_file_without_prefixes_says_nothing_of_them(vit):
@@ -78,7 +78,7 @@ def test_every_family(name, prefix):
 
 def test_a_compiled_part_inside():
     model = vt.create_model("vit_tiny_16", depth=2, image_size=32, num_classes=5)
-    state = {name.replace("layers.0.", "layers.0._orig_mod."): tensor for name, tensor in model.state_dict().items()}
+    state = {name.replace("blocks.0.", "blocks.0._orig_mod."): tensor for name, tensor in model.state_dict().items()}
     assert vt.load_weights(model, state).num_loaded == len(state)
 
 

@@ -24,7 +24,7 @@ def test_the_table_agrees_with_timm(name):
     assert row.preprocess.interpolation == record.interpolation
     assert row.preprocess.mean == record.mean
     assert row.preprocess.std == record.std
-    assert row.licence == record.license
+    assert row.license == record.license
 
 
 def architecture(row):

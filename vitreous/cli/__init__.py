@@ -20,10 +20,10 @@ class Command:
 
 COMMANDS = {
     "quickstart": Command("vitreous.cli.quickstart:quickstart", "train a small ViT in two minutes and look inside"),
-    "train": Command("vitreous.cli.train:train", "a recipe, or a model for your pictures", parses_itself=True),
-    "evaluate": Command("vitreous.cli.evaluate:evaluate", "accuracy, calibration and confusions on labelled pictures"),
-    "predict": Command("vitreous.cli.predict:predict", "classes of pictures, folders or patterns"),
-    "embed": Command("vitreous.cli.embed:embed", "feature vectors of pictures; nearest neighbours and duplicates"),
+    "train": Command("vitreous.cli.train:train", "a recipe, or a model for your images", parses_itself=True),
+    "evaluate": Command("vitreous.cli.evaluate:evaluate", "accuracy, calibration and confusions on labeled images"),
+    "predict": Command("vitreous.cli.predict:predict", "classes of images, folders or patterns"),
+    "embed": Command("vitreous.cli.embed:embed", "feature vectors of images; nearest neighbors and duplicates"),
     "explain": Command("vitreous.cli.explain:explain", "a page that shows why: maps, faithfulness, heads, measures"),
     "export": Command("vitreous.cli.export:export", "a file that runs without Vitreous: ONNX, or compiled for here"),
     "bench": Command("vitreous.cli.bench:bench", "how fast a model runs here, in every way there is"),
@@ -32,7 +32,7 @@ COMMANDS = {
     "cost": Command("vitreous.cli.cost:cost", "parameters, MACs and memory of models, at any size"),
     "cost plan": Command("vitreous.cli.cost:plan", "does a training run fit, how to shard it, how long it takes"),
     "data show": Command("vitreous.cli.data:show", "a contact sheet of Shapes with its labels"),
-    "data inspect": Command("vitreous.cli.inspect:inspect", "counts, balance, sizes, broken and duplicate pictures"),
+    "data inspect": Command("vitreous.cli.inspect:inspect", "counts, balance, sizes, broken and duplicate images"),
     "data pack": Command("vitreous.cli.inspect:pack", "a dataset as tar shards, for sets larger than memory"),
     "lab": Command("vitreous.cli.lab:lab", "what textbooks state about vision transformers, with verdicts"),
     "lab run": Command("vitreous.cli.lab:run", "put claims to the test: prediction, measurement, figure"),
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"vitreous {__version__}")
         return 0
     warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # of a class name in an unusual script
-    warnings.filterwarnings("ignore", module="PIL")  # of odd metadata: what matters is reported picture by picture
+    warnings.filterwarnings("ignore", module="PIL")  # of odd metadata: what matters is reported image by image
     name = ""
     try:
         name = find(words)

@@ -15,7 +15,7 @@ from torch import Tensor
 from vitreous import machine
 from vitreous.cli.export import find
 from vitreous.cli.show import err, out, table
-from vitreous.data.pictures import find_pictures, open_picture
+from vitreous.data.image_files import find_images, open_image
 from vitreous.data.transforms import transforms
 from vitreous.deploy.accelerate import Report, accelerate
 from vitreous.deploy.race import Precision
@@ -26,7 +26,7 @@ Model = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
 
 def bench(
     weights: Model,
-    pictures: str = "",
+    images: str = "",
     model: str | None = None,
     batch: int = 8,
     image_size: int | None = None,
@@ -39,9 +39,9 @@ def bench(
 
     Args:
         weights: A weights file of ours, one of others with --model, the name of a public weight, or of a model.
-        pictures: A folder of pictures to measure the error with; random noise if none is given.
+        images: A folder of images to measure the error with; random noise if none is given.
         model: The model of a foreign weights file, such as deit_tiny_16.
-        batch: Pictures at a time.
+        batch: Images at a time.
         image_size: Side in pixels; by itself the model's own.
         precision: Only ways in fp32, bf16, int16 or int8; by itself all of them.
         tolerance: The largest relative error of the logits that is allowed.
@@ -53,24 +53,24 @@ def bench(
     if threads is not None:
         torch.set_num_threads(threads)
     net = find(weights, model).eval()
-    images = example(net, pictures, batch, image_size)
+    inputs = example(net, images, batch, image_size)
     err.print(here())
-    fast = accelerate(net, images, precision, tolerance=tolerance, fresh=fresh)
-    out.print(ways(fast.report, images))
+    fast = accelerate(net, inputs, precision, tolerance=tolerance, fresh=fresh)
+    out.print(ways(fast.report, inputs))
     out.print(f"fast = vt.accelerate(model, images)  [dim]# takes {fast.report.engine}, {fast.report.precision}[/dim]")
 
 
-def example(net: AnyModel, pictures: str, batch: int, image_size: int | None) -> Float[Tensor, "b c y x"]:
+def example(net: AnyModel, images: str, batch: int, image_size: int | None) -> Float[Tensor, "b c y x"]:
     height, width = (image_size, image_size) if image_size else net.spec.preprocess.image_size
-    if not pictures:
+    if not images:
         noise = torch.Generator().manual_seed(0)
         return torch.randn(batch, net.config.num_channels, height, width, generator=noise)
-    if not Path(pictures).exists():
-        raise ValueError(f"there is no folder or picture {pictures}; --pictures may be left out")
+    if not Path(images).exists():
+        raise ValueError(f"there is no folder or image {images}; --images may be left out")
     prepare = transforms(replace(net.spec.preprocess, image_size=(height, width)))
-    found = [prepare(open_picture(path)) for path in find_pictures([pictures])[:batch]]
+    found = [prepare(open_image(path)) for path in find_images([images])[:batch]]
     if len(found) < batch:
-        raise ValueError(f"{pictures} holds {len(found)} pictures; a batch of {batch} needs more, or set --batch")
+        raise ValueError(f"{images} holds {len(found)} images; a batch of {batch} needs more, or set --batch")
     return torch.stack(found)
 
 
@@ -104,7 +104,7 @@ def ways(report: Report, images: Tensor) -> Table:
         )
     pixels = f"{images.shape[2]}×{images.shape[3]}"
     known = ", remembered" if report.remembered else ""
-    title = f"{len(images)} pictures of {pixels}, {report.threads} threads, against the plain model{known}"
+    title = f"{len(images)} images of {pixels}, {report.threads} threads, against the plain model{known}"
     made = table(title, ("way", "precision", "speed", "error", "remarks"), rows, left=2)
     made.columns[-1].justify, made.columns[-1].no_wrap = "left", False
     return made

@@ -125,7 +125,7 @@ def plan(
     image_size: int | None = None,
     batch: int = 4096,
     precision: Precision = "bf16",
-    utilisation: float = 0.4,
+    utilization: float = 0.4,
 ) -> None:
     """Does a training run fit, how to shard it, and how long does it take?
 
@@ -138,7 +138,7 @@ def plan(
         image_size: In pixels; the model's own if none is given.
         batch: Images per step, over all devices.
         precision: Precision of activations and products.
-        utilisation: The share of the peak that training really reaches.
+        utilization: The share of the peak that training really reaches.
     """
     made = make_plan(
         model,
@@ -149,7 +149,7 @@ def plan(
         image_size=image_size,
         batch=batch,
         precision=precision,
-        utilisation=utilisation,
+        utilization=utilization,
     )
     out.print(f"[bold]{made.model}[/bold] at {made.image_size[0]}×{made.image_size[1]}: "
               f"{count(made.parameters)} parameters, {count(made.macs)} MACs an image")  # fmt: skip
@@ -180,14 +180,14 @@ def verdict(made: Plan) -> str:
     return (
         f"[bold]It fits[/bold]: {made.chosen.name}; a batch of {made.batch:,} is {made.per_device:,} a device, "
         f"in {steps}.\nIt takes about [bold]{duration(made.seconds)}[/bold]: {made.total_flops:.2g} FLOPs at "
-        f"{made.devices * made.flops * made.utilisation:.2g} a second.\n"
+        f"{made.devices * made.flops * made.utilization:.2g} a second.\n"
     )
 
 
 def assumptions(made: Plan) -> str:
     passes = "eight" if made.chosen and made.chosen.checkpointing else "six"
     return (
-        f"[dim]Assumed: {made.utilisation:.0%} of the peak is reached; {USABLE:.0%} of the memory is usable; AdamW "
+        f"[dim]Assumed: {made.utilization:.0%} of the peak is reached; {USABLE:.0%} of the memory is usable; AdamW "
         f"with fp32 states, {made.precision} products; training costs {passes} FLOPs a MAC; fused attention; "
         "communication hides behind computation; a sharded model gathers two blocks at a time; the loader keeps "
         "up.[/dim]"

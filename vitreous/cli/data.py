@@ -23,16 +23,16 @@ def show(
     split_rate: float = 0.0,
     occlusion: float = 0.0,
 ) -> None:
-    """Draw a contact sheet: pictures with their class, caption, boxes and instance masks.
+    """Draw a contact sheet: images with their class, caption, boxes and instance masks.
 
     Args:
         dataset: Which dataset.
-        output: The picture to write.
+        output: The image to write.
         num_images: How many scenes.
         image_size: Pixels a side.
         seed: Another seed, other scenes.
         split_rate: Share of objects made of two distant halves.
-        occlusion: Size of a disk laid over the subject's centre, as a share of the disk around the subject.
+        occlusion: Size of a disk laid over the subject's center, as a share of the disk around the subject.
     """
     if num_images < 1:
         raise ValueError(f"num_images must be at least 1, got {num_images}")
@@ -66,14 +66,14 @@ def draw_scene(axis: Any, scenes: Scenes, index: int) -> None:
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
-    colours = [colormaps["tab10"](item)[:3] for item in range(10)]
-    picture = scenes.images[index].transpose(1, 2, 0) / 255
-    masks = np.full(picture.shape, 0.12)
+    colors = [colormaps["tab10"](item)[:3] for item in range(10)]
+    image = scenes.images[index].transpose(1, 2, 0) / 255
+    masks = np.full(image.shape, 0.12)
     masks[scenes.occluder[index]] = 0.5
     for item, mask in enumerate(scenes.masks[index]):
-        masks[mask] = colours[item]
-    axis.imshow(np.concatenate([picture, masks], axis=1), interpolation="nearest")
+        masks[mask] = colors[item]
+    axis.imshow(np.concatenate([image, masks], axis=1), interpolation="nearest")
     for item, (y0, x0, y1, x1) in enumerate(scenes.boxes[index]):
         if y1 > y0:
-            corner = (x0 + picture.shape[1] - 0.5, y0 - 0.5)
-            axis.add_patch(Rectangle(corner, x1 - x0, y1 - y0, fill=False, edgecolor=colours[item], linewidth=1))
+            corner = (x0 + image.shape[1] - 0.5, y0 - 0.5)
+            axis.add_patch(Rectangle(corner, x1 - x0, y1 - y0, fill=False, edgecolor=colors[item], linewidth=1))

@@ -12,35 +12,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.cli.pictures import Pictures, Weights, fingerprint, make_predictor, report_skipped
+from vitreous.cli.image_paths import Images, Weights, fingerprint, make_predictor, report_skipped
 from vitreous.cli.resumable import forget, journalled
 from vitreous.cli.show import err, out, shortened, table
-from vitreous.data.pictures import find_pictures, printable
-from vitreous.deploy.neighbours import Neighbour, duplicates, nearest_neighbours
+from vitreous.data.image_files import find_images, printable
+from vitreous.deploy.neighbors import Neighbor, duplicates, nearest_neighbors
 from vitreous.deploy.predictor import Predictor, Skipped
 from vitreous.files import need_room, write_atomically
 
 
 def embed(
     weights: Weights,
-    pictures: Pictures,
+    images: Images,
     output: Path = Path("embeddings.npy"),
     model: str | None = None,
     nearest: int = 0,
     duplicate: float = 0.98,
     batch_size: int = 32,
 ) -> None:
-    """Turn pictures into vectors of length 1, whose products are similarities.
+    """Turn images into vectors of length 1, whose products are similarities.
 
     Args:
         weights: A weights file of ours, one of others with --model, or the name of a public weight.
-        pictures: Files, folders, or patterns in quotes.
+        images: Files, folders, or patterns in quotes.
         output: A .npy file (names go to a .json beside it) or a .parquet file; an interrupted run goes on when it
             is started again.
         model: The model of a foreign weights file, such as deit_tiny_16.
-        nearest: Show this many most similar pictures of each, and pairs that are likely duplicates.
+        nearest: Show this many most similar images of each, and pairs that are likely duplicates.
         duplicate: The similarity from which a pair counts as a duplicate.
-        batch_size: Pictures at a time.
+        batch_size: Images at a time.
     """
     if output.suffix not in (".npy", ".parquet"):
         raise ValueError(f"--output must end in .npy or .parquet, got {output}")
@@ -49,7 +49,7 @@ def embed(
     if output.suffix == ".parquet":
         need_pyarrow()
     need_room(output)
-    paths = find_pictures(pictures)
+    paths = find_images(images)
     predictor = make_predictor(weights, model, batch_size=batch_size)
     run = {"weights": fingerprint(weights), "kind": "embed"}
     lines = journalled(paths, output, run, predictor.embed_many, as_line)
@@ -60,7 +60,7 @@ def embed(
     err.print(f"{len(names):,} vectors of {vectors.shape[1]} numbers in {output}", markup=False)
     report_skipped({line["file"]: line["skipped"] for line in lines if "skipped" in line}, len(lines))
     if nearest:
-        show_neighbours(names, nearest_neighbours(vectors, nearest))
+        show_neighbors(names, nearest_neighbors(vectors, nearest))
         show_duplicates(names, duplicates(vectors, duplicate), duplicate)
 
 
@@ -99,18 +99,18 @@ def need_pyarrow() -> tuple[Any, Any]:
         raise ValueError("parquet files need pyarrow: pip install 'vitreous[parquet]', or write .npy") from None
 
 
-def show_neighbours(names: list[str], neighbours: list[list[Neighbour]]) -> None:
+def show_neighbors(names: list[str], neighbors: list[list[Neighbor]]) -> None:
     rows = [
         (shortened(name) if rank == 0 else "", shortened(names[one.index]), f"{one.similarity:.3f}")
-        for name, others in zip(names, neighbours, strict=True)
+        for name, others in zip(names, neighbors, strict=True)
         for rank, one in enumerate(others)
     ]
-    out.print(table("Most similar pictures", ("picture", "nearest", "cosine"), rows, left=2))
+    out.print(table("Most similar images", ("image", "nearest", "cosine"), rows, left=2))
 
 
 def show_duplicates(names: list[str], pairs: list[tuple[int, int, float]], threshold: float) -> None:
     if not pairs:
-        out.print(f"No two pictures are more alike than {threshold}.")
+        out.print(f"No two images are more alike than {threshold}.")
         return
     rows = [(shortened(names[a]), shortened(names[b]), f"{similarity:.3f}") for a, b, similarity in pairs[:50]]
-    out.print(table(f"Likely duplicates: {len(pairs):,}", ("picture", "and", "cosine"), rows, left=2))
+    out.print(table(f"Likely duplicates: {len(pairs):,}", ("image", "and", "cosine"), rows, left=2))

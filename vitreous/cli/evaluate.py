@@ -35,7 +35,7 @@ def evaluate(
     batch_size: int = 64,
     output: Path | None = None,
 ) -> None:
-    """Measure a model on labelled pictures: accuracy, calibration, each class, confusions, speed.
+    """Measure a model on labeled images: accuracy, calibration, each class, confusions, speed.
 
     Args:
         weights: A weights file of ours, one of others with --model, or the name of a public weight.
@@ -82,7 +82,7 @@ def summary(results: list[Evaluation], number: int) -> object:
         )
         for result in results
     ]
-    return table(f"On {number:,} pictures", ("pixels", *names, "images/s"), rows)
+    return table(f"On {number:,} images", ("pixels", *names, "images/s"), rows)
 
 
 def as_text(value: Metric) -> str:
@@ -105,7 +105,7 @@ def classes_table(result: Evaluation) -> object:
         numbers = (percent(values[index]) for values in (scores.recall, scores.precision, scores.f1))
         rows.append((result.classes[index], mistaken, *numbers, f"{int(scores.support[index]):,}"))
     title = "Each class" if len(confusion) <= MANY_CLASSES else f"The {MANY_CLASSES} hardest classes"
-    return table(title, ("class", "mistaken most for", "recall", "precision", "F1", "pictures"), rows, left=2)
+    return table(title, ("class", "mistaken most for", "recall", "precision", "F1", "images"), rows, left=2)
 
 
 def as_json(result: Evaluation, one_label: bool) -> dict[str, object]:
@@ -113,7 +113,7 @@ def as_json(result: Evaluation, one_label: bool) -> dict[str, object]:
         "image_size": result.image_size,
         "metrics": result.metrics,
         "images_per_second": round(result.images_per_second, 1),
-        "pictures": len(result.meter),
+        "images": len(result.meter),
         "unreadable": result.unreadable,
         "classes": result.classes,
     }

@@ -88,11 +88,11 @@ def usage(made: Exported) -> str:
             "import onnxruntime\n"
             f'session = onnxruntime.InferenceSession("{made.path}")\n'
             '(logits,) = session.run(None, {"images": images})  # float32 (b, c, height, width)\n'
-            'session.get_modelmeta().custom_metadata_map["preprocess"]  # and "labels": how to prepare pictures'
+            'session.get_modelmeta().custom_metadata_map["preprocess"]  # and "labels": how to prepare images'
         )
     return (
         "import torch\n"
         f'model = torch._inductor.aoti_load_package("{made.path}")\n'
         "logits = model(images)  # float32 (b, c, height, width)\n"
-        'model.get_metadata()["preprocess"]  # and "labels": how to prepare pictures'
+        'model.get_metadata()["preprocess"]  # and "labels": how to prepare images'
     )

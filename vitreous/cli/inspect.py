@@ -33,21 +33,21 @@ FOLDERS = {"train": "train", "valid": "val", "test": "test"}
 def inspect(
     source: Source, output: Path = Path("contact.png"), valid_share: float = 0.1, per_class: int = 8, seed: int = 0
 ) -> None:
-    """Look at data before training on it: balance, sizes, broken and duplicate pictures, and a contact sheet.
+    """Look at data before training on it: balance, sizes, broken and duplicate images, and a contact sheet.
 
     Args:
         source: A folder of class folders, a CSV file, CIFAR's folder, tar shards, or shapes or digits.
         output: The contact sheet to write.
         valid_share: Share of each class held out for validation, if there is no validation split.
-        per_class: Pictures of each class on the contact sheet.
-        seed: Another seed, other pictures held out.
+        per_class: Images of each class on the contact sheet.
+        seed: Another seed, other images held out.
     """
     if not 1 <= per_class <= MOST_PER_CLASS:
         raise ValueError(f"per_class must lie in [1, {MOST_PER_CLASS}], got {per_class}")
     if not output.parent.is_dir():
         raise ValueError(f"cannot write {output}: there is no folder {output.parent}")
     splits = open_data(source, valid_share=valid_share, seed=seed)
-    with progress_bar("pictures") as progress:
+    with progress_bar("images") as progress:
         found = inspect_splits(splits, progress=progress)
     out.print(balance(found))
     print_balance_notes(found)
@@ -68,7 +68,7 @@ def pack(source: Source, output: Output, shard_size: int = 10_000) -> None:
     Args:
         source: A folder of class folders, a CSV file, CIFAR's folder, tar shards, or shapes or digits.
         output: The folder to write; where the data has several splits, train, val and test below it.
-        shard_size: Pictures in each tar file.
+        shard_size: Images in each tar file.
     """
     need_outside(source, output)
     need_empty(output)
@@ -79,7 +79,7 @@ def pack(source: Source, output: Output, shard_size: int = 10_000) -> None:
         with progress_bar(name) as progress, plain_errors(f"cannot pack into {folder}"):
             broken = write_shards(dataset, folder, shard_size=shard_size, progress=progress)
         packed, files = len(dataset) - len(broken), -(-len(dataset) // shard_size)
-        out.print(f"{packed:,} pictures in {files:,} tar files: {folder}", markup=False)
+        out.print(f"{packed:,} images in {files:,} tar files: {folder}", markup=False)
         if broken:
             out.print(f"Left out: {unreadable(broken, len(dataset))}", markup=False, soft_wrap=True)
     for note in splits.notes:
@@ -112,7 +112,7 @@ def progress_bar(name: str) -> Iterator[Progress]:
 
 
 def balance(found: Inspection) -> Table:
-    """Pictures of each class; of many classes the largest and the smallest."""
+    """Images of each class; of many classes the largest and the smallest."""
     counts = found.counts["train"]
     chosen = list(range(len(counts)))
     if len(counts) > MANY:
@@ -129,16 +129,16 @@ def balance(found: Inspection) -> Table:
     ]
     rows.append((Text("all", style="bold"), Text(), *(f"{number:,}" for number in found.totals.values())))
     shown = f", {MANY} shown" if len(counts) > MANY else ""
-    return table(f"Pictures of {len(counts)} classes{shown}", ("class", "", *found.counts), rows, left=2)
+    return table(f"Images of {len(counts)} classes{shown}", ("class", "", *found.counts), rows, left=2)
 
 
 def print_balance_notes(found: Inspection) -> None:
     for split, counts in found.counts.items():
         if absent := [found.classes[number] for number in np.flatnonzero(counts == 0)]:
             names = ", ".join(absent[:SHOWN]) + (" …" if len(absent) > SHOWN else "")
-            out.print(f"Without any picture in {split}: {names}\n", markup=False)
+            out.print(f"Without any image in {split}: {names}\n", markup=False)
     if found.imbalance >= 10:
-        out.print(f"The largest class has {found.imbalance:,.0f} times as many pictures as the smallest.\n")
+        out.print(f"The largest class has {found.imbalance:,.0f} times as many images as the smallest.\n")
 
 
 def sizes(found: Inspection) -> Table:
@@ -157,21 +157,21 @@ def print_odd(found: Inspection) -> None:
 def print_broken(found: Inspection) -> None:
     total = sum(found.totals.values())
     if not found.broken:
-        out.print(f"All {total:,} pictures can be read.\n")
+        out.print(f"All {total:,} images can be read.\n")
         return
-    out.print(f"[yellow]{len(found.broken):,} of {total:,} pictures cannot be read:[/yellow]")
+    out.print(f"[yellow]{len(found.broken):,} of {total:,} images cannot be read:[/yellow]")
     print_some([f"{look.where}: {look.broken}" for look in found.broken])
 
 
 def print_duplicates(found: Inspection) -> None:
     """The worst kind first: what is validated on must not be trained on."""
     if not found.duplicates:
-        out.print("No picture is there twice.\n")
+        out.print("No image is there twice.\n")
         return
     between = sum(one.between_splits for one in found.duplicates)
     contradictory = sum(one.contradictory for one in found.duplicates)
     out.print(
-        f"[yellow]Pictures that are there more than once: {len(found.duplicates):,}[/yellow] "
+        f"[yellow]Images that are there more than once: {len(found.duplicates):,}[/yellow] "
         f"(in several splits: {between:,}, with different labels: {contradictory:,})",
         soft_wrap=True,
     )

@@ -20,7 +20,7 @@ from vitreous.lab.words import decided, tally
 
 Names = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME|all")]
 
-COLOURS = {Verdict.HOLDS: "green", Verdict.CARE: "yellow", Verdict.REFUTED: "red", Verdict.BROKEN: "bold magenta"}
+COLORS = {Verdict.HOLDS: "green", Verdict.CARE: "yellow", Verdict.REFUTED: "red", Verdict.BROKEN: "bold magenta"}
 
 COLUMNS = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
 
@@ -106,7 +106,7 @@ def shown(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
 
 
 def verdict(found: Verdict, width: int = 0) -> Text:
-    return Text(f"{found:<{width}}", COLOURS.get(found, "dim"))
+    return Text(f"{found:<{width}}", COLORS.get(found, "dim"))
 
 
 def write(outcomes: Sequence[Outcome], page: Path, docs: Path | None) -> None:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vitreous.anatomy import Anatomy, Part, anatomy
-from vitreous.catalogue import Entry, Order, catalogue, entry
+from vitreous.catalog import Entry, Order, catalog, entry
 from vitreous.cli.show import count, out, print_fitting, table
 from vitreous.models import find_config
 
@@ -35,7 +35,7 @@ def models(
         with_weights: Only models that have public weights.
         sort: By family, name, parameters, macs, or accuracy (best first).
     """
-    found = catalogue(
+    found = catalog(
         pattern,
         family=family,
         max_parameters=max_parameters,
@@ -51,7 +51,7 @@ def models(
 
 LEGEND = (
     "[dim]MACs for one image of that size; 1 MAC is 2 FLOPs. Top-1: the best known here on ImageNet-1k, with the "
-    "pixels it was tested at; * after learning from more than ImageNet-1k's million pictures, † from a teacher. "
+    "pixels it was tested at; * after learning from more than ImageNet-1k's million images, † from a teacher. "
     "vitreous models show MODEL: its stages, and the names of its weights.[/dim]"
 )
 MARKS = {"in1k": " ", "in21k": "*", "in1k, distilled": "†"}

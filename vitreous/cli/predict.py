@@ -13,10 +13,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from vitreous.cli.pictures import Pictures, Weights, fingerprint, make_predictor, report_skipped, with_progress
+from vitreous.cli.image_paths import Images, Weights, fingerprint, make_predictor, report_skipped, with_progress
 from vitreous.cli.resumable import forget, journalled
 from vitreous.cli.show import err, longest, out, shortened
-from vitreous.data.pictures import find_pictures, open_picture, printable
+from vitreous.data.image_files import find_images, open_image, printable
 from vitreous.deploy.engine import Wanted
 from vitreous.deploy.predictor import Predictor, Skipped
 from vitreous.files import need_room, write_atomically
@@ -27,7 +27,7 @@ Format = Literal["table", "jsonl", "csv"]
 
 def predict(
     weights: Weights,
-    pictures: Pictures,
+    images: Images,
     model: str | None = None,
     top: int = 5,
     format: Format = "table",
@@ -40,7 +40,7 @@ def predict(
 
     Args:
         weights: A weights file of ours, one of others with --model, or the name of a public weight.
-        pictures: Files, folders, or patterns in quotes.
+        images: Files, folders, or patterns in quotes.
         model: The model of a foreign weights file, such as deit_tiny_16.
         top: How many classes to tell.
         format: A table to read, or JSON lines or CSV to go on with.
@@ -50,7 +50,7 @@ def predict(
         batch_size: Images at a time.
     """
     prepare_places(format, output, draw)
-    paths = find_pictures(pictures)
+    paths = find_images(images)
     predictor = make_predictor(weights, model, engine=engine, top=top, batch_size=batch_size)
     task = predictor.model.spec.task
     if format == "csv" and task not in ("classify", "multilabel"):
@@ -97,7 +97,7 @@ def drawn(
     """The predictions, each drawn onto its image where there is a folder for that."""
     for number, (path, one) in enumerate(zip(paths, found, strict=True)):
         if folder is not None and isinstance(one, Prediction):
-            one.draw(open_picture(path)).save(folder / f"{number:04} {path.stem}.png")
+            one.draw(open_image(path)).save(folder / f"{number:04} {path.stem}.png")
         yield one
 
 

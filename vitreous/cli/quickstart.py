@@ -27,7 +27,7 @@ def quickstart(output: Path = Path("runs/quickstart"), steps: int = recipe.train
     """Train a small ViT on Shapes, test it on scenes it has never seen, and draw what it looks at.
 
     Args:
-        output: The run's folder: model, report, pictures. A run that is there already is finished and shown again.
+        output: The run's folder: model, report, images. A run that is there already is finished and shown again.
         steps: How long to train, in steps of 32 scenes.
         seed: Of weights and scenes.
     """
@@ -57,7 +57,7 @@ def draw(model: Backbone, output: Path, *, seed: int) -> None:
 
 
 def save_scenes(scenes: Scenes, folder: Path) -> None:
-    """As pictures, named by what they show, to ask the model about."""
+    """As images, named by what they show, to ask the model about."""
     folder.mkdir(exist_ok=True)
     for index, (image, caption) in enumerate(zip(scenes.images, scenes.captions, strict=True)):
         Image.fromarray(image.transpose(1, 2, 0)).save(folder / f"{index:02} {caption}.png")

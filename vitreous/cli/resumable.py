@@ -1,6 +1,6 @@
-"""A run over many pictures that can be interrupted at any moment and goes on where it stopped.
+"""A run over many images that can be interrupted at any moment and goes on where it stopped.
 
-Finished pictures are lines of a file ``OUTPUT.part``, whose first line says what the run is; when all are done the
+Finished images are lines of a file ``OUTPUT.part``, whose first line says what the run is; when all are done the
 output is made of it. A last line that was cut off is dropped, and a file of another run is never mixed in.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vitreous.cli.pictures import with_progress
+from vitreous.cli.image_paths import with_progress
 from vitreous.cli.show import err
-from vitreous.data.pictures import printable
+from vitreous.data.image_files import printable
 from vitreous.files import CannotWrite
 
 T = TypeVar("T")
@@ -75,11 +75,11 @@ def journalled(
     answer: Callable[[list[Path]], Iterable[T]],
     as_line: Callable[[Path, T], dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """A line for every picture; those that an interrupted run has answered are not asked again."""
+    """A line for every image; those that an interrupted run has answered are not asked again."""
     with Journal(output, run) as journal:
         todo = [path for path in paths if printable(path) not in journal.done]
         if journal.done:
-            err.print(f"{len(paths) - len(todo):,} of {len(paths):,} pictures are done already; {len(todo):,} to go")
+            err.print(f"{len(paths) - len(todo):,} of {len(paths):,} images are done already; {len(todo):,} to go")
         counted = with_progress(answer(todo), len(paths), len(paths) - len(todo))
         try:
             for path, one in zip(todo, counted, strict=True):
@@ -93,7 +93,7 @@ def journalled(
 
 
 def kept(journal: Journal, paths: list[Path]) -> str:
-    return f"{len(journal.done):,} of {len(paths):,} pictures are kept; the same command goes on from there"
+    return f"{len(journal.done):,} of {len(paths):,} images are kept; the same command goes on from there"
 
 
 def forget(output: Path) -> None:

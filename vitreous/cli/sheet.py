@@ -1,4 +1,4 @@
-"""A contact sheet of a dataset: some pictures of each class in a row of their own."""
+"""A contact sheet of a dataset: some images of each class in a row of their own."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from vitreous.data.base import Dataset
+from vitreous.data.image_files import BadImage
 from vitreous.data.labels import chunks_of, shown_by
-from vitreous.data.pack import as_picture
-from vitreous.data.pictures import BadPicture
+from vitreous.data.pack import image_at
 
 MOST_CLASSES, MOST_PER_CLASS = 30, 100
-CELL, GAP = 112, 8  # pixels of a picture's place, and between places
+CELL, GAP = 112, 8  # pixels of an image's place, and between places
 NAMES = 130  # pixels for the names at the left
-TRIES = 3  # pictures at hand for each place, should some be broken
+TRIES = 3  # images at hand for each place, should some be broken
 
 
 def contact_sheet(dataset: Dataset, output: Path, *, per_class: int = 8) -> int:
@@ -40,22 +40,22 @@ def contact_sheet(dataset: Dataset, output: Path, *, per_class: int = 8) -> int:
 
 
 def mosaic(dataset: Dataset, classes: list[int], per_class: int) -> Image.Image:
-    """Pictures side by side, each as large as its place allows."""
+    """Images side by side, each as large as its place allows."""
     size = (NAMES + per_class * (CELL + GAP), GAP + len(classes) * (CELL + GAP))
     sheet = Image.new("RGB", size, "white")
     examples = examples_of(dataset, classes, per_class * TRIES)
     for row, number in enumerate(classes):
-        pictures = readable(dataset, examples[number])
-        for column, picture in zip(range(per_class), pictures, strict=False):
-            small = max(picture.size) < CELL
+        images = readable(dataset, examples[number])
+        for column, image in zip(range(per_class), images, strict=False):
+            small = max(image.size) < CELL
             way = Image.Resampling.NEAREST if small else Image.Resampling.BICUBIC
-            fitted = ImageOps.pad(picture.convert("RGB"), (CELL, CELL), method=way, color="white")
+            fitted = ImageOps.pad(image.convert("RGB"), (CELL, CELL), method=way, color="white")
             sheet.paste(fitted, (NAMES + column * (CELL + GAP), GAP + row * (CELL + GAP)))
     return sheet
 
 
 def examples_of(dataset: Dataset, classes: list[int], most: int) -> dict[int, list[int]]:
-    """The first pictures of each class."""
+    """The first images of each class."""
     found: dict[int, list[int]] = {number: [] for number in classes}
     for chunk in chunks_of(dataset):
         images, shown = shown_by(dataset.class_labels(chunk))
@@ -69,6 +69,6 @@ def examples_of(dataset: Dataset, classes: list[int], most: int) -> dict[int, li
 def readable(dataset: Dataset, indices: list[int]) -> Iterator[Image.Image]:
     for index in indices:
         try:
-            yield as_picture(dataset, index)
-        except BadPicture:
+            yield image_at(dataset, index)
+        except BadImage:
             continue

@@ -121,7 +121,7 @@ def introduce(recipe: Recipe, prepared: Prepared, output: Path) -> None:
     model, train = prepared.model, prepared.train
     number = sum(parameter.numel() for parameter in model.parameters())
     valid = f"{len(prepared.valid):,} to validate" if prepared.valid is not None else "none to validate"
-    out.print(f"{type(model).__name__} with {number:,} parameters; {len(train):,} pictures of {len(train.classes)} "
+    out.print(f"{type(model).__name__} with {number:,} parameters; {len(train):,} images of {len(train.classes)} "
               f"classes to learn from, {valid}; run folder {output}", markup=False, soft_wrap=True)  # fmt: skip
     for note in prepared.notes:
         err.print(f"note: {note}", markup=False)
@@ -131,12 +131,12 @@ def introduce(recipe: Recipe, prepared: Prepared, output: Path) -> None:
 
 def farewell(outcome: Outcome, output: Path) -> str:
     folder = escape(str(output))
-    lines = [f"{outcome.images:,} pictures in {outcome.seconds / 60:.1f} minutes"]
+    lines = [f"{outcome.images:,} images in {outcome.seconds / 60:.1f} minutes"]
     if outcome.metrics:
         assert outcome.meter is not None
         name, score = next(iter(outcome.metrics.items()))
         shown = f"{score:.2%}" if score.unit == "share" else str(score)
-        lines.insert(0, f"[bold]{name} {shown}[/bold] on {len(outcome.meter):,} validation pictures")
+        lines.insert(0, f"[bold]{name} {shown}[/bold] on {len(outcome.meter):,} validation images")
     return f"""
 {", ".join(lines)}
 
@@ -144,7 +144,7 @@ def farewell(outcome: Outcome, output: Path) -> str:
   {folder}/report.html         curves, confusions, the worst mistakes
 
 Next:
-  vitreous predict {folder}/model.safetensors PICTURES"""
+  vitreous predict {folder}/model.safetensors IMAGES"""
 
 
 def usage() -> str:

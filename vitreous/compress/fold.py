@@ -25,7 +25,7 @@ class Fold(Edit):
         if isinstance(model, Foldable) or not fold_(model):
             raise ValueError(
                 f"there is nothing to fold inside this {type(model).__name__}: it is folded already, "
-                "or has no re-parameterised convolutions as FastViT has"
+                "or has no re-parameterized convolutions as FastViT has"
             )
 
 

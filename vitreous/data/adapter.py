@@ -19,7 +19,7 @@ from torch.utils.data import Subset
 from vitreous.data.base import FileDataset, Indices
 from vitreous.data.foreign import Items, describe, innermost
 from vitreous.data.foreign_targets import Kept, join, kind_of, num_classes, numbered, read_target
-from vitreous.data.pictures import BadPicture
+from vitreous.data.image_files import BadImage
 from vitreous.samples import Targets
 
 STORED = ("targets", "labels", "_labels")  # where torchvision's datasets keep all targets
@@ -95,7 +95,7 @@ class Reading:
         for index in range(len(items)):
             try:
                 found[index] = items.target(index)
-            except BadPicture as error:
+            except BadImage as error:
                 unreadable[items.where(index)] = error.reason
         if not found:
             raise ValueError(f"no item could be read of {describe(dataset)}; {some_of(unreadable)}")
@@ -180,7 +180,7 @@ def differ(items: Items, index: int) -> bool:
     """Whether an item is another image when it is asked for again."""
     try:
         first, second = items[index][0], items[index][0]
-    except BadPicture:
+    except BadImage:
         return False
     return first.size != second.size or first.tobytes() != second.tobytes()
 
@@ -206,7 +206,7 @@ def agrees(items: Items, stored: Sequence[Kept], sample: Sequence[int]) -> bool:
     for index in sample:
         try:
             target = items.target(index)
-        except BadPicture:
+        except BadImage:
             continue
         if not isinstance(target, int | str) or target != stored[index]:
             return False

@@ -1,7 +1,7 @@
-"""What training does to pictures, a whole batch at a time: settings, dice, and the way from bytes to a model's input.
+"""What training does to images, a whole batch at a time: settings, draws, and the way from bytes to a model's input.
 
-All randomness comes from :class:`Dice`, so that an augmented batch is a pure function of seed, epoch and step: the same
-after a resume, and the same for one process as for many that share it.
+All randomness comes from :class:`Draws`, so that an augmented batch is a pure function of seed, epoch and step: the
+same after a resume, and the same for one process as for many that share it.
 
 Crops and flips come first, as views (``crops.py``), since only they change an image's size. :func:`augment_pixels`
 does the rest.
@@ -34,20 +34,20 @@ ERASED_AREA, ERASED_ASPECT = (0.02, 0.33), (0.3, 3.3)
 
 @dataclass(frozen=True)
 class Augment(Options):
-    """How training pictures are varied. The kinds of mixing that are on take turns, picture by picture."""
+    """How training images are varied. The kinds of mixing that are on take turns, image by image."""
 
-    crop: Crop = "resized"  # a random part of the picture, the whole shifted into a reflected border, or just the whole
+    crop: Crop = "resized"  # a random part of the image, the whole shifted into a reflected border, or just the whole
     pad: Count = 4  # pixels of reflected border that a "pad" crop may shift into
     crop_scale: tuple[Share, Share] = (0.35, 1.0)  # least and largest share of the area in a "resized" crop
-    flip_rate: Share = 0.5  # share of pictures that are mirrored
-    randaugment_ops: Annotated[int, Between(0, 100)] = 0  # RandAugment's operations per picture; 0: none
+    flip_rate: Share = 0.5  # share of images that are mirrored
+    randaugment_ops: Annotated[int, Between(0, 100)] = 0  # RandAugment's operations per image; 0: none
     randaugment_magnitude: Annotated[int, Between(0, MOST)] = 9  # RandAugment's strength, 0 to 30
-    erase_rate: Share = 0.0  # share of pictures in which a box is blanked out
+    erase_rate: Share = 0.0  # share of images in which a box is blanked out
     mixup: Alpha = 0.0  # α of MixUp's Beta(α, α); 0: off
     cutmix: Alpha = 0.0  # α of CutMix; 0: off
     patch_mixup: Alpha = 0.0  # α of MixUp with weights of its own for every patch; 0: off
     patch_mixup_size: int = 4  # side of those patches in pixels
-    mix_rate: Share = 1.0  # share of pictures that are mixed at all
+    mix_rate: Share = 1.0  # share of images that are mixed at all
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,15 +71,15 @@ class Augment(Options):
 
     @property
     def shift(self) -> int:
-        """How far a crop that keeps the picture's scale may move, in pixels."""
+        """How far a crop that keeps the image's scale may move, in pixels."""
         return self.pad if self.crop == "pad" else 0
 
 
 @dataclass(frozen=True)
-class Dice:
-    """Random numbers for ``rows`` of a batch, one row a picture; always thrown for the whole batch.
+class Draws:
+    """Random numbers for ``rows`` of a batch, one row an image; always thrown for the whole batch.
 
-    What a picture gets depends on seed, epoch, step and its place in the whole batch, never on ``rows``: processes that
+    What an image gets depends on seed, epoch, step and its place in the whole batch, never on ``rows``: processes that
     share a batch agree with one that has it alone.
     """
 
@@ -88,20 +88,20 @@ class Dice:
     rows: slice
 
     @classmethod
-    def throw(cls, seed: int, epoch: int, step: int, batch: int, rows: slice = slice(None)) -> Dice:
+    def sample(cls, seed: int, epoch: int, step: int, batch: int, rows: slice = slice(None)) -> Draws:
         return cls((seed, epoch, step), batch, rows)
 
     def __len__(self) -> int:
         return len(range(*self.rows.indices(self.batch)))
 
-    def row(self, index: int) -> Dice:
-        """The dice of one picture alone."""
+    def row(self, index: int) -> Draws:
+        """The dice of one image alone."""
         place = range(*self.rows.indices(self.batch))[index]
         return replace(self, rows=slice(place, place + 1))
 
     def check(self, images: Tensor) -> None:
         if len(images) != len(self):
-            raise ValueError(f"dice for {len(self)} pictures do not fit a batch of {len(images)}")
+            raise ValueError(f"draws for {len(self)} images do not fit a batch of {len(images)}")
 
     def uniform(self, purpose: str, count: int) -> NDArray[np.float32]:
         """(b, count) numbers in [0, 1)."""
@@ -119,20 +119,20 @@ class Dice:
 
 @functools.lru_cache(maxsize=4)
 def uniform_numbers(stream: tuple[int, ...], batch: int, count: int) -> NDArray[np.float32]:
-    """(batch, count); kept for a while, since pictures that are opened one by one ask for the same batch each."""
+    """(batch, count); kept for a while, since images that are opened one by one ask for the same batch each."""
     numbers = np.random.default_rng(stream).random((batch, count), dtype=np.float32)
     numbers.flags.writeable = False
     return numbers
 
 
 def augment_pixels(
-    images: Tensor, targets: Targets, augment: Augment, *, preprocess: Preprocess, dice: Dice
+    images: Tensor, targets: Targets, augment: Augment, *, preprocess: Preprocess, draws: Draws
 ) -> tuple[Tensor, Targets]:
     """Cropped bytes (b, c, y, x) with targets → what the model sees: RandAugment, normalized, erased, mixed."""
-    dice.check(images)
-    images, targets = randaugment(images, targets, augment, dice)
-    pixels = normalise(images, preprocess)
-    return mix(erase(pixels, augment.erase_rate, dice), targets, augment, dice)
+    draws.check(images)
+    images, targets = randaugment(images, targets, augment, draws)
+    pixels = normalize(images, preprocess)
+    return mix(erase(pixels, augment.erase_rate, draws), targets, augment, draws)
 
 
 def evaluation_pixels(images: Tensor, preprocess: Preprocess) -> Tensor:
@@ -140,7 +140,7 @@ def evaluation_pixels(images: Tensor, preprocess: Preprocess) -> Tensor:
     view = evaluation_view((images.shape[-2], images.shape[-1]), preprocess)
     if view.resamples or view.size != view.source:
         images = seen_through(images, [view] * len(images), fill_color(preprocess))
-    return normalise(images, preprocess)
+    return normalize(images, preprocess)
 
 
 def fill_color(preprocess: Preprocess) -> list[int]:
@@ -148,7 +148,7 @@ def fill_color(preprocess: Preprocess) -> list[int]:
     return [round(min(max(255 * value, 0), 255)) for value in preprocess.mean]
 
 
-def normalise(images: Tensor, preprocess: Preprocess) -> Tensor:
+def normalize(images: Tensor, preprocess: Preprocess) -> Tensor:
     """Bytes → (bytes / 255 − mean) / std."""
     if images.shape[-3] != preprocess.num_channels:
         raise ValueError(f"images of {images.shape[-3]} channels, but the model takes {preprocess.num_channels}")
@@ -156,12 +156,12 @@ def normalise(images: Tensor, preprocess: Preprocess) -> Tensor:
     return images.float().sub_(255 * mean).mul_(1 / (255 * std))
 
 
-def erase(images: Tensor, rate: float, dice: Dice) -> Tensor:
-    """Random erasing: a box of a share ``rate`` of the pictures becomes 0, the mean colour. Done in place."""
+def erase(images: Tensor, rate: float, draws: Draws) -> Tensor:
+    """Random erasing: a box of a share ``rate`` of the images becomes 0, the mean color. Done in place."""
     if not rate:
         return images
     height, width = images.shape[-2:]
-    numbers = dice.uniform("erase", 1 + BOX_NUMBERS)
+    numbers = draws.uniform("erase", 1 + BOX_NUMBERS)
     boxes, found = random_boxes(numbers[:, 1:], (height, width), area=ERASED_AREA, aspect=ERASED_ASPECT)
     chosen = np.flatnonzero(found & (numbers[:, 0] < rate))
     top, left, tall, wide = (torch.from_numpy(side)[:, None] for side in boxes[chosen].T)

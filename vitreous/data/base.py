@@ -84,7 +84,7 @@ class FileDataset(Dataset):
 
     @abstractmethod
     def image(self, index: int) -> Image.Image | Views:
-        """RGB or gray in 8 bits, upright, or the several views of a scene; raises ``BadPicture`` where it cannot."""
+        """RGB or gray in 8 bits, upright, or the several views of a scene; raises ``BadImage`` where it cannot."""
 
 
 class Arrays(ArrayDataset):

@@ -85,15 +85,15 @@ def read_batches(folder: Path, names: Sequence[str], key: str, classes: list[str
         batch = read(folder / name)
         pixels, labels = batch.get("data"), batch.get(key)
         if not (isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.shape[1:] == (3072,)):
-            raise ValueError(f"{folder / name} does not hold pictures of 32×32 pixels")
+            raise ValueError(f"{folder / name} does not hold images of 32×32 pixels")
         if not isinstance(labels, list) or len(labels) != len(pixels) or not labels:
-            raise ValueError(f"{folder / name} does not hold a label for each of its {len(pixels)} pictures")
+            raise ValueError(f"{folder / name} does not hold a label for each of its {len(pixels)} images")
         images.append(pixels.reshape(-1, 3, 32, 32))
-        targets.append(labelled(labels, len(classes), folder / name))
+        targets.append(labeled(labels, len(classes), folder / name))
     return Arrays(np.concatenate(images), np.concatenate(targets), classes)
 
 
-def labelled(labels: list[Any], num_classes: int, path: Path) -> NDArray[np.int64]:
+def labeled(labels: list[Any], num_classes: int, path: Path) -> NDArray[np.int64]:
     if odd := [label for label in labels if type(label) is not int or abs(label) > 2**31]:
         raise ValueError(f"{path}: the label {str(odd[0])[:40]!r} is no class number from 0 to {num_classes - 1}")
     numbers = np.array(labels, dtype=np.int64)

@@ -12,7 +12,7 @@ from vitreous.data.view import View, covering_view
 from vitreous.spec import Size
 
 if TYPE_CHECKING:
-    from vitreous.data.augment import Augment, Dice
+    from vitreous.data.augment import Augment, Draws
 
 TRIES = 10  # boxes thrown for an image, of which the first that fits is taken
 BOX_NUMBERS = 2 * TRIES + 2  # an area and an aspect for each try, and a place
@@ -21,9 +21,9 @@ CROP_ASPECT = (3 / 4, 4 / 3)
 Numbers = NDArray[np.float32]
 
 
-def training_views(augment: Augment, source: Size, size: Size, dice: Dice) -> list[View]:
+def training_views(augment: Augment, source: Size, size: Size, draws: Draws) -> list[View]:
     """A crop and a flip of its own for each image of a batch, all of them of the size ``source``."""
-    numbers = dice.uniform("crop", BOX_NUMBERS + 1)
+    numbers = draws.uniform("crop", BOX_NUMBERS + 1)
     numbers, flipped = numbers[:, :-1], numbers[:, -1] < augment.flip_rate
     if augment.crop == "resized":
         boxes = crop_boxes(numbers, source, augment.crop_scale)

@@ -1,4 +1,4 @@
-"""Scikit-learn's 1,797 handwritten digits: 8×8 pixels, grey, always at hand."""
+"""Scikit-learn's 1,797 handwritten digits: 8×8 pixels, gray, always at hand."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Drawing many small scenes at once, with numpy alone.
 
-A shape is an outline in polar coordinates, ``inner(φ) < distance < outer(φ)``. Centres lie on pixels, so that distance
+A shape is an outline in polar coordinates, ``inner(φ) < distance < outer(φ)``. Centers lie on pixels, so that distance
 and direction of every pixel of a window are tables made once, and a shape costs a look-up per pixel.
 """
 
@@ -16,7 +16,7 @@ from vitreous.spec import Size
 KINDS = ("disk", "square", "triangle", "star", "ring", "cross", "heart", "moon", "hourglass", "bar")
 
 DIRECTIONS = 1024  # an outline's resolution
-LEVELS = 32  # shades between an object's dark and light colour
+LEVELS = 32  # shades between an object's dark and light color
 TEXTURES = 5
 WHOLE, FIRST_HALF, SECOND_HALF = 0, 1, 2
 
@@ -44,7 +44,7 @@ class Canvas:
         scene: NDArray[np.int64],
         kind: NDArray[np.int64],
         part: int,
-        centre: NDArray[np.int64],
+        center: NDArray[np.int64],
         radius: NDArray[np.float32],
         angle: NDArray[np.int64],
         owner: NDArray[np.int64],
@@ -52,7 +52,7 @@ class Canvas:
         texture: NDArray[np.int64] | None = None,
         shade: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.int64]:
-        """Draw one shape in each scene and tell how many pixels within the picture it took."""
+        """Draw one shape in each scene and tell how many pixels within the image it took."""
         reach = min(self.margin - 1, int(np.ceil(radius.max() * MAX_REACH)))
         distance, direction, rows, columns = window(reach)
         turned = (direction - angle[:, None].astype(np.int16)) & np.int16(DIRECTIONS - 1)
@@ -60,8 +60,8 @@ class Canvas:
         scaled = distance / radius[:, None]
         inside = scaled < OUTER.take(row)
         inside &= scaled >= INNER.take(row)
-        corner = scene * (self.shape[1] * self.shape[2]) + (centre[:, 0] + self.margin) * self.shape[2]
-        place = (corner + centre[:, 1] + self.margin)[:, None] + (rows * self.shape[2] + columns)
+        corner = scene * (self.shape[1] * self.shape[2]) + (center[:, 0] + self.margin) * self.shape[2]
+        place = (corner + center[:, 1] + self.margin)[:, None] + (rows * self.shape[2] + columns)
         which, pixel = np.nonzero(inside)
         place = place[which, pixel]
         self.id.reshape(-1)[place] = owner[which]
@@ -71,11 +71,11 @@ class Canvas:
             assert shade is not None
             values = shade[which]
         self.shade.reshape(-1)[place] = values
-        y, x = rows[pixel] + centre[which, 0], columns[pixel] + centre[which, 1]
+        y, x = rows[pixel] + center[which, 0], columns[pixel] + center[which, 1]
         within = (y >= 0) & (y < self.size[0]) & (x >= 0) & (x < self.size[1])
         return np.bincount(which[within], minlength=len(scene))
 
-    def colour(self, palette: NDArray[np.uint32]) -> NDArray[np.uint8]:
+    def color(self, palette: NDArray[np.uint32]) -> NDArray[np.uint8]:
         """(b, 3, y, x): each (id, shade) looked up in its scene's palette."""
         entries = palette.shape[1]
         key = self.inner(self.id).astype(np.int32)
@@ -103,11 +103,11 @@ def weave(
     return TILES[texture, across, along]
 
 
-def palette(objects: NDArray[np.float32], dice: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """(b, ids · LEVELS) packed colours: background, objects (b, m, rgb), occluder, each from dark to light."""
+def palette(objects: NDArray[np.float32], draws: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """(b, ids · LEVELS) packed colors: background, objects (b, m, rgb), occluder, each from dark to light."""
     b, m, _ = objects.shape
     ends = np.empty((b, m + 2, 2, 3), dtype=np.float32)
-    tint = dice[:, :6].reshape(b, 2, 3)
+    tint = draws[:, :6].reshape(b, 2, 3)
     ends[:, 0] = 15 + 60 * tint + 45 * tint.mean(axis=2, keepdims=True)
     ends[:, 1:-1, 1] = objects
     ends[:, 1:-1, 0] = 0.5 * objects
@@ -119,13 +119,13 @@ def palette(objects: NDArray[np.float32], dice: NDArray[np.float32]) -> NDArray[
     return packed.view(np.uint32).reshape(b, -1)
 
 
-def background(size: Size, dice: NDArray[np.float32]) -> NDArray[np.uint8]:
+def background(size: Size, draws: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Each scene's own piece of one large sheet of noise, turned to one of its four mirror images."""
     sheet = noise_sheet(size)
     room = np.array(sheet.shape) - np.array(size)
-    corner = (dice[:, 6:8] * (room + 1)).astype(np.int64)
-    mirror = (dice[:, 8] * 4).astype(np.int64)
-    out = np.empty((len(dice), *size), dtype=np.uint8)
+    corner = (draws[:, 6:8] * (room + 1)).astype(np.int64)
+    mirror = (draws[:, 8] * 4).astype(np.int64)
+    out = np.empty((len(draws), *size), dtype=np.uint8)
     for scene, ((y, x), turn) in enumerate(zip(corner, mirror, strict=True)):
         piece = sheet[y : y + size[0], x : x + size[1]]
         out[scene] = piece[:: -1 if turn & 1 else 1, :: -1 if turn & 2 else 1]
@@ -145,7 +145,7 @@ def noise_sheet(size: Size) -> NDArray[np.uint8]:
 
 @lru_cache(maxsize=64)
 def window(reach: int) -> tuple[NDArray[np.float32], NDArray[np.int16], NDArray[np.int32], NDArray[np.int32]]:
-    """Distance, direction and offsets of every pixel within ``reach`` of a centre."""
+    """Distance, direction and offsets of every pixel within ``reach`` of a center."""
     y, x = (axis.reshape(-1).astype(np.int32) for axis in np.mgrid[-reach : reach + 1, -reach : reach + 1])
     direction = np.round(np.arctan2(y, x) * (DIRECTIONS / (2 * np.pi))).astype(np.int16) % DIRECTIONS
     return np.hypot(y, x).astype(np.float32), direction.astype(np.int16), y, x

@@ -1,4 +1,4 @@
-"""Folders of pictures, one folder for each class: ``photos/cat/1.jpg``, or ``photos/train/cat/1.jpg``."""
+"""Folders of images, one folder for each class: ``photos/cat/1.jpg``, or ``photos/train/cat/1.jpg``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from PIL import Image
 
 from vitreous.data.base import Indices
 from vitreous.data.encoded import Encoded
-from vitreous.data.pictures import BadPicture, open_picture, printable
+from vitreous.data.image_files import BadImage, open_image, printable
 from vitreous.data.splits import (
     Splits,
     is_visible,
@@ -31,7 +31,7 @@ LARGEST = 2**30  # bytes of an image's file
 
 
 class Files(Encoded):
-    """Pictures in files of their own."""
+    """Images in files of their own."""
 
     def __init__(
         self,
@@ -47,16 +47,16 @@ class Files(Encoded):
         self.paths = paths if isinstance(paths, Paths) else Paths([os.fspath(path) for path in paths])
 
     def image(self, index: int) -> Image.Image:
-        return open_picture(self.paths[index])
+        return open_image(self.paths[index])
 
     def content(self, index: int) -> bytes:
         try:
             with open_file(self.paths[index]) as file:
                 if (size := os.fstat(file.fileno()).st_size) > LARGEST:
-                    raise BadPicture(f"{size:,} bytes are more than any image needs")
+                    raise BadImage(f"{size:,} bytes are more than any image needs")
                 return file.read()
         except CannotRead as error:
-            raise BadPicture(str(error), error.strerror) from None
+            raise BadImage(str(error), error.strerror) from None
 
     def where(self, index: int) -> str:
         return printable(self.paths[index])
@@ -95,7 +95,7 @@ def open_folder(path: Path) -> Splits:
 
 
 def read_classes(path: Path, notes: list[str]) -> Files:
-    """The pictures below each class folder, with a note about every file that is none."""
+    """The images below each class folder, with a note about every file that is none."""
     folders = visible_folders(path)
     if not folders:
         raise ValueError(why_no_classes(path))
@@ -106,42 +106,42 @@ def read_classes(path: Path, notes: list[str]) -> Files:
         name, inside, _ = file[start:].partition(os.sep)
         if inside and name in number:
             files[number[name]].append(file)
-    pictures = [sorted(filter(is_picture, own)) for own in files]
-    if empty := [folder.name for folder, own in zip(folders, pictures, strict=True) if not own]:
-        raise ValueError(f"no pictures in these class folders of {printable(path)}: {some(empty)}; fill or remove them")
-    found = [file for own in pictures for file in own]
+    images = [sorted(filter(is_image, own)) for own in files]
+    if empty := [folder.name for folder, own in zip(folders, images, strict=True) if not own]:
+        raise ValueError(f"no images in these class folders of {printable(path)}: {some(empty)}; fill or remove them")
+    found = [file for own in images for file in own]
     note_others(notes, path, [file for own in files for file in own], found, others)
-    labels = np.repeat(np.arange(len(folders)), [len(own) for own in pictures])
+    labels = np.repeat(np.arange(len(folders)), [len(own) for own in images])
     return Files(found, labels, [printable(folder.name) for folder in folders])
 
 
 def why_no_classes(path: Path) -> str:
     names = [entry for entry in os.listdir(path) if is_visible(entry)]
     if not names:
-        return f"{path} is empty; it should hold a folder of pictures for each class, as in {path}/cat/1.jpg"
-    if any(is_picture(str(path / name)) for name in names):
-        return f"the pictures lie directly in {path}; put each class into a folder of its own, or give a CSV"
-    return f"{path} holds neither pictures nor class folders, but {some(sorted(names))}"
+        return f"{path} is empty; it should hold a folder of images for each class, as in {path}/cat/1.jpg"
+    if any(is_image(str(path / name)) for name in names):
+        return f"the images lie directly in {path}; put each class into a folder of its own, or give a CSV"
+    return f"{path} holds neither images nor class folders, but {some(sorted(names))}"
 
 
 def note_others(notes: list[str], path: Path, files: list[str], found: list[str], others: list[str]) -> None:
-    """Notes about files that are no pictures, cannot be opened at all, or belong to no class."""
+    """Notes about files that are no images, cannot be opened at all, or belong to no class."""
     for number, left_out, subject in (
-        (len(files) - len(found), sorted(set(files) - set(found)), ("file is no picture", "files are no pictures")),
+        (len(files) - len(found), sorted(set(files) - set(found)), ("file is no image", "files are no images")),
         (len(others), sorted(others), ("pipe, device or dead link", "pipes, devices or dead links")),
     ):
         if number:
             names = [os.path.relpath(file, path) for file in left_out]
             notes.append(f"{number:,} {subject[number > 1]}, left out: {some(names)}")
     with os.scandir(path) as entries:
-        loose = sorted(e.name for e in entries if e.is_file() and is_visible(e.name) and is_picture(e.path))
+        loose = sorted(e.name for e in entries if e.is_file() and is_visible(e.name) and is_image(e.path))
     if loose:
-        notes.append(f"pictures beside the class folders of {path} have no class, left out: {some(loose)}")
+        notes.append(f"images beside the class folders of {path} have no class, left out: {some(loose)}")
 
 
-def is_picture(path: str) -> bool:
+def is_image(path: str) -> bool:
     """By its ending, which is quick; the few files with other endings are asked themselves."""
-    if os.path.splitext(path)[1].lower() in picture_endings():
+    if os.path.splitext(path)[1].lower() in image_endings():
         return True
     try:
         with open_file(path) as file, Image.open(file):
@@ -151,6 +151,6 @@ def is_picture(path: str) -> bool:
 
 
 @cache
-def picture_endings() -> frozenset[str]:
+def image_endings() -> frozenset[str]:
     known = Image.registered_extensions()
     return frozenset(ending for ending, kind in known.items() if kind in Image.OPEN)

@@ -20,8 +20,8 @@ from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
 
 from vitreous.data.base import Dataset
 from vitreous.data.foreign_targets import Kept, read_target
+from vitreous.data.image_files import BadImage
 from vitreous.data.images import as_image
-from vitreous.data.pictures import BadPicture
 
 READING = threading.RLock()  # datasets may share files and random numbers, so that only one is asked at a time
 UNREADABLE = (OSError, SyntaxError, Image.DecompressionBombError)  # what Pillow raises for damaged files
@@ -87,7 +87,7 @@ class Items:
         image, target = self.item(index)
         try:
             return as_image(image), target
-        except BadPicture:
+        except BadImage:
             raise
         except ValueError as error:
             raise ValueError(f"{self.where(index)}: {error}") from None
@@ -104,7 +104,7 @@ class Items:
             with READING:
                 item = self.dataset[index]
         except UNREADABLE as error:
-            raise BadPicture(f"{type(error).__name__}: {first_line(error)}") from None
+            raise BadImage(f"{type(error).__name__}: {first_line(error)}") from None
         except Exception as error:
             raise ValueError(f"{self.where(index)} raised {type(error).__name__}: {first_line(error)}") from error
         if not isinstance(item, tuple | list) or len(item) != 2:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitreous.data.pictures import BadPicture, open_picture, standard
+from vitreous.data.image_files import BadImage, open_image, standard
 
 AnyImage = str | os.PathLike[str] | Image.Image | NDArray[Any] | Tensor
 CHANNELS = (1, 3, 4)  # gray, RGB, RGB with transparency
@@ -24,13 +24,13 @@ def as_image(image: AnyImage) -> Image.Image:
 
     An array is (y, x) or (y, x, c), a tensor (y, x) or (c, y, x), of bytes or of floats in 0…1, with 1, 3 or 4
     channels; the other order of axes is taken where only that one makes sense. What cannot be decoded is a
-    :class:`BadPicture`, anything else that is no image a ``ValueError`` that says what to pass.
+    :class:`BadImage`, anything else that is no image a ``ValueError`` that says what to pass.
     """
     if isinstance(image, str | os.PathLike):
         try:
-            return open_picture(image)
-        except BadPicture as error:
-            raise BadPicture(f"{os.fspath(image)}: {error}", error.reason) from None
+            return open_image(image)
+        except BadImage as error:
+            raise BadImage(f"{os.fspath(image)}: {error}", error.reason) from None
     if isinstance(image, Tensor):
         image = from_pixels(*as_array(image), channels_first=True)
     elif isinstance(image, np.ndarray):
@@ -93,4 +93,4 @@ def decoded(image: Image.Image) -> Image.Image:
         return standard(image)
     except Exception as error:  # a file that is opened but not yet read: decoders raise whatever comes to hand
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadPicture(f"it cannot be decoded ({reason})") from None
+        raise BadImage(f"it cannot be decoded ({reason})") from None

@@ -11,22 +11,22 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.data.base import ArrayDataset, Dataset, FileDataset
+from vitreous.data.image_files import STRIP, BadImage
 from vitreous.data.labels import shown, shown_by
-from vitreous.data.pack import as_picture
-from vitreous.data.pictures import STRIP, BadPicture
+from vitreous.data.pack import image_at
 from vitreous.data.splits import Splits
 from vitreous.data.threads import Progress, in_threads
 from vitreous.spec import Size
 
 AT_ONCE = 256  # pixels looked at together
-LONG = 3.0  # sides of this ratio make a picture odd
+LONG = 3.0  # sides of this ratio make an image odd
 TINY = 0.25  # … or a short side below this share of the usual one
-SHOWN = 10  # odd pictures told
+SHOWN = 10  # odd images told
 
 
 @dataclass(frozen=True)
 class Look:
-    """One picture, seen once: its (height, width) and a digest of its pixels, or why it could not be seen."""
+    """One image, seen once: its (height, width) and a digest of its pixels, or why it could not be seen."""
 
     split: str
     index: int
@@ -42,7 +42,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Duplicate:
-    """Pictures that are the same to the last pixel, and what each is said to show."""
+    """Images that are the same to the last pixel, and what each is said to show."""
 
     looks: tuple[Look, ...]
     labels: tuple[str, ...]
@@ -58,7 +58,7 @@ class Duplicate:
 
 @dataclass(frozen=True)
 class Inspection:
-    """``counts`` are pictures of each class by split; sizes are (smallest, median, largest) over all splits."""
+    """``counts`` are images of each class by split; sizes are (smallest, median, largest) over all splits."""
 
     classes: tuple[str, ...]
     totals: dict[str, int]
@@ -78,7 +78,7 @@ class Inspection:
 
 
 def inspect(splits: Splits, *, workers: int | None = None, progress: Progress | None = None) -> Inspection:
-    """Every picture of every split, opened once."""
+    """Every image of every split, opened once."""
     parts = splits.parts()
     looks: list[Look] = []
     total = sum(map(len, parts.values()))
@@ -115,8 +115,8 @@ def looks_at(dataset: Dataset, split: str, workers: int | None, progress: Progre
 
 def look_at(dataset: FileDataset, split: str, index: int) -> Look:
     try:
-        image = as_picture(dataset, index)
-    except BadPicture as error:
+        image = image_at(dataset, index)
+    except BadImage as error:
         return Look(split, index, dataset.where(index), broken=error.reason)
     return Look(split, index, dataset.where(index), (image.height, image.width), image_digest(image))
 
@@ -142,7 +142,7 @@ def new_digest(shape: tuple[int, ...]) -> hashlib.blake2b:
 
 
 def class_counts(dataset: Dataset) -> NDArray[np.int64]:
-    """Pictures that show each class."""
+    """Images that show each class."""
     return np.bincount(shown(dataset)[1], minlength=len(dataset.classes))
 
 
@@ -169,6 +169,6 @@ def duplicates(looks: list[Look], parts: dict[str, Dataset]) -> list[Duplicate]:
 
 
 def label(dataset: Dataset, index: int) -> str:
-    """The names of what a picture shows."""
+    """The names of what an image shows."""
     _, numbers = shown_by(dataset.class_labels(np.array([index])))
     return ", ".join(dataset.classes[number] for number in numbers) or "nothing"

@@ -14,11 +14,11 @@ from functools import partial
 import numpy as np
 import torch
 
-from vitreous.data.augment import Augment, Dice, augment_pixels, evaluation_pixels, fill_color, normalise
+from vitreous.data.augment import Augment, Draws, augment_pixels, evaluation_pixels, fill_color, normalize
 from vitreous.data.base import ArrayDataset, Dataset, FileDataset, Indices
 from vitreous.data.crops import training_views
+from vitreous.data.image_files import BadImage
 from vitreous.data.mixing import kinds_in_use, whole_pairs
-from vitreous.data.pictures import BadPicture
 from vitreous.data.transforms import mode_of
 from vitreous.data.view import View, evaluation_view, seen_through
 from vitreous.samples import Batch, Classes, Inputs, Targets
@@ -67,16 +67,16 @@ class Loader:
         start, rows = position * self.batch_size, self.opened_rows
         order = self.order(epoch)
         indices = order[start + rows.start : start + rows.stop]
-        dice = Dice.throw(self.seed, epoch, position, batch=self.batch_size, rows=rows)
+        draws = Draws.sample(self.seed, epoch, position, batch=self.batch_size, rows=rows)
         if isinstance(self.data, ArrayDataset):
-            shown = self.from_arrays(self.data, indices, dice)
+            shown = self.from_arrays(self.data, indices, draws)
         else:
             others = order[np.arange(start + rows.stop, start + rows.stop + TRIED_INSTEAD) % len(order)]
-            shown = self.from_files(indices, dice, others)
+            shown = self.from_files(indices, draws, others)
         if shown.inputs.images.ndim == 5:  # several views of a scene: nothing is augmented
-            return replace(shown, inputs=replace(shown.inputs, images=normalise(shown.images, self.preprocess)))
+            return replace(shown, inputs=replace(shown.inputs, images=normalize(shown.images, self.preprocess)))
         images, targets = augment_pixels(
-            shown.images, shown.targets, self.augment, preprocess=self.preprocess, dice=dice
+            shown.images, shown.targets, self.augment, preprocess=self.preprocess, draws=draws
         )
         mixed = Batch(replace(shown.inputs, images=images), targets, shown.views)
         return mixed.take(slice(self.rows.start - rows.start, self.rows.stop - rows.start))
@@ -86,34 +86,34 @@ class Loader:
             self.known_order = (epoch, self.data.order(self.seed, epoch))
         return self.known_order[1]
 
-    def from_arrays(self, data: ArrayDataset, indices: Indices, dice: Dice) -> Batch:
+    def from_arrays(self, data: ArrayDataset, indices: Indices, draws: Draws) -> Batch:
         pixels, targets = data.samples(indices)
-        views = training_views(self.augment, data.image_size, self.preprocess.image_size, dice)
+        views = training_views(self.augment, data.image_size, self.preprocess.image_size, draws)
         images = seen_through(torch.from_numpy(pixels), views, fill_color(self.preprocess))
         return Batch(Inputs(images), targets.through(views), tuple(views))
 
-    def from_files(self, indices: Indices, dice: Dice, others: Indices) -> Batch:
+    def from_files(self, indices: Indices, draws: Draws, others: Indices) -> Batch:
         """Crops of these images; where one cannot be read, another of the batch stands in for it, or one of others."""
-        opened = list(self.pool().map(self.open, indices, range(len(indices)), [dice] * len(indices)))
+        opened = list(self.pool().map(self.open, indices, range(len(indices)), [draws] * len(indices)))
         readable = [item for item in opened if item is not None]
         if not readable:
-            found = (self.open(index, 0, dice) for index in others)
+            found = (self.open(index, 0, draws) for index in others)
             readable = [item for item in found if item is not None][:1]
         if not readable:
             raise ValueError(f"none of {len(indices)} images could be read: {first_of(self.unreadable)}")
         stand_ins = itertools.cycle(readable)
         return collate([next(stand_ins) if item is None else item for item in opened])
 
-    def open(self, index: int, row: int, dice: Dice) -> Batch | None:
+    def open(self, index: int, row: int, draws: Draws) -> Batch | None:
         assert isinstance(self.data, FileDataset)
-        own = dice.row(row)
+        own = draws.row(row)
 
         def view(source: Size) -> View:
             return training_views(self.augment, source, self.preprocess.image_size, own)[0]
 
         try:
             return opened(self.data, int(index), view, self.preprocess)
-        except BadPicture as error:
+        except BadImage as error:
             self.unreadable[self.data.where(int(index))] = error.reason
             return None
 
@@ -181,7 +181,7 @@ class EvaluationLoader:
                 readable = [item for item in found if item is not None]
                 if readable:
                     batch = collate(readable)
-                    images = normalise(batch.images, self.preprocess)
+                    images = normalize(batch.images, self.preprocess)
                     kept = rows[[item is not None for item in found]]
                     yield kept, replace(batch, inputs=replace(batch.inputs, images=images))
                 elif not skip_empty:
@@ -198,7 +198,7 @@ class EvaluationLoader:
         assert isinstance(self.data, FileDataset)
         try:
             return opened(self.data, int(index), partial(evaluation_view, preprocess=self.preprocess), self.preprocess)
-        except BadPicture as error:
+        except BadImage as error:
             self.unreadable[self.data.where(int(index))] = error.reason
             return None
 

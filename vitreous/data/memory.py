@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.data.base import FileDataset, Indices, Views
-from vitreous.data.pictures import BadPicture
+from vitreous.data.image_files import BadImage
 from vitreous.data.threads import Progress, in_threads
 from vitreous.samples import Targets
 
@@ -55,7 +55,7 @@ def memory_needed(data: FileDataset) -> int:
     for index in np.linspace(0, len(data) - 1, min(SAMPLED, len(data))).astype(int):
         try:
             sizes.append(num_bytes(data.image(int(index))))
-        except BadPicture:
+        except BadImage:
             continue
     return round(float(np.mean(sizes or [0])) * len(data))
 
@@ -73,7 +73,7 @@ def in_memory(
     def decode(index: int) -> Image.Image | Views | str:
         try:
             return data.image(index)
-        except BadPicture as error:
+        except BadImage as error:
             return error.reason
 
     opened = list(in_threads(decode, len(data), workers=workers, progress=progress))

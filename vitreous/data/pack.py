@@ -13,9 +13,9 @@ from PIL import Image
 
 from vitreous.data.base import ArrayDataset, Dataset, FileDataset, Indices
 from vitreous.data.encoded import Encoded
+from vitreous.data.image_files import BadImage
 from vitreous.data.labels import as_numbers, rows_of
 from vitreous.data.memory import Unreadable, unreadable
-from vitreous.data.pictures import BadPicture
 from vitreous.data.shard_index import INDEX, Index, Shard, Target, write_index
 from vitreous.data.threads import Progress
 from vitreous.data.view import as_image
@@ -28,7 +28,7 @@ HEADER = tarfile.BLOCKSIZE  # of a file in a plain tar: one block
 def write_shards(
     dataset: Dataset, folder: Path, *, shard_size: int = 10_000, progress: Progress | None = None
 ) -> list[Unreadable]:
-    """Tar files of ``shard_size`` pictures each, and at last their index; returns what could not be read.
+    """Tar files of ``shard_size`` images each, and at last their index; returns what could not be read.
 
     Files go in as they are, other pixels as PNG. What carries its final name is complete; without an index, a folder
     is unfinished.
@@ -66,7 +66,7 @@ def write_shard(
         for index in indices.tolist():
             try:
                 content = encoded(dataset, index)
-            except BadPicture as error:
+            except BadImage as error:
                 broken.append((dataset.where(index), error.reason))
             else:
                 member = tarfile.TarInfo(f"{index:09d}.{ending(content)}")
@@ -84,11 +84,11 @@ def encoded(dataset: Dataset, index: int) -> bytes:
     if isinstance(dataset, Encoded):
         return dataset.content(index)
     file = io.BytesIO()
-    as_picture(dataset, index).save(file, "PNG")
+    image_at(dataset, index).save(file, "PNG")
     return file.getvalue()
 
 
-def as_picture(dataset: Dataset, index: int) -> Image.Image:
+def image_at(dataset: Dataset, index: int) -> Image.Image:
     """Whatever the dataset, a Pillow image."""
     if isinstance(dataset, FileDataset):
         image = dataset.image(index)
@@ -98,10 +98,10 @@ def as_picture(dataset: Dataset, index: int) -> Image.Image:
 
 
 def ending(content: bytes) -> str:
-    """By the content, since names lie; a file that is no picture stays in, to be reported by who reads it."""
+    """By the content, since names lie; a file that is no image stays in, to be reported by who reads it."""
     try:
-        with Image.open(io.BytesIO(content)) as picture:
-            kind = (picture.format or "bin").lower()
+        with Image.open(io.BytesIO(content)) as image:
+            kind = (image.format or "bin").lower()
     except Exception:  # Pillow's plugins raise whatever comes to hand on files that are none of theirs
         return "bin"
     return "jpg" if kind == "jpeg" else kind

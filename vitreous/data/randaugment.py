@@ -1,6 +1,6 @@
 """RandAugment (https://arxiv.org/abs/1909.13719) with torchvision's operations and strengths, on a whole batch.
 
-Each round draws an operation and a direction for every picture. All pictures that drew the same go through it together:
+Each round draws an operation and a direction for every image. All images that drew the same go through it together:
 at most 23 calls a round, however large the batch.
 """
 
@@ -22,12 +22,12 @@ from vitreous.samples import IGNORED, Targets
 from vitreous.spec import Size
 
 if TYPE_CHECKING:
-    from vitreous.data.augment import Augment, Dice
+    from vitreous.data.augment import Augment, Draws
 
 MOST = 30  # the largest magnitude
 
 
-def randaugment(images: Tensor, targets: Targets, augment: Augment, dice: Dice) -> tuple[Tensor, Targets]:
+def randaugment(images: Tensor, targets: Targets, augment: Augment, draws: Draws) -> tuple[Tensor, Targets]:
     """Bytes (b, c, y, x) → bytes: ``randaugment_ops`` random operations on every image, one after another.
 
     Masks and boxes move with the image; what comes in from outside the image is ignored.
@@ -39,7 +39,7 @@ def randaugment(images: Tensor, targets: Targets, augment: Augment, dice: Dice) 
             f"RandAugment takes gray or RGB images, these have {images.shape[1]} channels; set randaugment_ops to 0"
         )
     names = [name for name in OPERATIONS if images.shape[1] == 3 or name != "Color"]
-    numbers = dice.uniform("randaugment", 2 * augment.randaugment_ops)
+    numbers = draws.uniform("randaugment", 2 * augment.randaugment_ops)
     level = augment.randaugment_magnitude / MOST
     for turn in range(augment.randaugment_ops):
         images, targets = one_round(images, targets, names, level, numbers=numbers[:, 2 * turn : 2 * turn + 2])

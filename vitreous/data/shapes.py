@@ -1,7 +1,7 @@
 """Shapes: an endless, embedded dataset of small scenes, for lessons, tests and laboratories.
 
 A scene holds a *subject*, whose kind is the class, under smaller objects, on a cluttered background. Everything about
-it is known exactly: kinds, colours, count, boxes, instance masks, a caption, what an occluder hides, which two distant
+it is known exactly: kinds, colors, count, boxes, instance masks, a caption, what an occluder hides, which two distant
 halves are one object. Scene ``i`` of seed ``s`` is a pure function of (s, i): no file, no state, any order.
 
 How they are drawn, a whole batch at a time, stands in ``drawing.py``.
@@ -31,7 +31,7 @@ from vitreous.data.drawing import (
 )
 from vitreous.spec import Size, pair
 
-COLOURS = {
+COLORS = {
     "red": (214, 52, 48),
     "orange": (240, 140, 30),
     "yellow": (238, 214, 60),
@@ -52,7 +52,7 @@ class Shapes:
     """Scenes by index. ``batch(indices)`` draws many at once; ``shapes[i]`` draws one.
 
     ``split_rate`` is the share of objects that are cut in two halves, ``split_distance`` apart (in image widths).
-    ``occlusion`` is the size of a disk laid over the subject's centre, as a share of the disk around the subject.
+    ``occlusion`` is the size of a disk laid over the subject's center, as a share of the disk around the subject.
     """
 
     length: int = 50_000
@@ -100,15 +100,15 @@ class Composition:
     """What stands where, before anything is drawn; (b, m) for b scenes of up to m objects, the subject first."""
 
     kind: NDArray[np.int64]
-    colour: NDArray[np.int64]
+    color: NDArray[np.int64]
     exists: NDArray[np.bool_]
-    centre: NDArray[np.int64]  # (b, m, 2): y, x
+    center: NDArray[np.int64]  # (b, m, 2): y, x
     radius: NDArray[np.float32]
     angle: NDArray[np.int64]
     texture: NDArray[np.int64]
     split: NDArray[np.bool_]
     depth: NDArray[np.int64]  # drawing order
-    dice: NDArray[np.float32]  # (b, …) further random numbers, for the background
+    draws: NDArray[np.float32]  # (b, …) further random numbers, for the background
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def caption(composition: Composition, scene: int) -> str:
     """The subject's group beside the largest other group: "a red ring left of two blue stars"."""
     groups: dict[tuple[int, int], list[int]] = {}
     for item in np.flatnonzero(composition.exists[scene]):
-        groups.setdefault((int(composition.colour[scene, item]), int(composition.kind[scene, item])), []).append(
+        groups.setdefault((int(composition.color[scene, item]), int(composition.kind[scene, item])), []).append(
             int(item)
         )
     (first, members), *others = groups.items()
@@ -202,7 +202,7 @@ def caption(composition: Composition, scene: int) -> str:
     if not others:
         return text
     second, other_members = max(others, key=lambda group: len(group[1]))
-    here, there = (composition.centre[scene, items].mean(axis=0) for items in (members, other_members))
+    here, there = (composition.center[scene, items].mean(axis=0) for items in (members, other_members))
     dy, dx = there - here
     if abs(dx) >= abs(dy):
         relation = "left of" if dx > 0 else "right of"
@@ -211,13 +211,13 @@ def caption(composition: Composition, scene: int) -> str:
     return f"{text} {relation} {phrase(*second, len(other_members))}"
 
 
-def phrase(colour: int, kind: int, number: int) -> str:
+def phrase(color: int, kind: int, number: int) -> str:
     plurals = {"cross": "crosses", "hourglass": "hourglasses"}
-    colour_name, name = list(COLOURS)[colour], KINDS[kind]
+    color_name, name = list(COLORS)[color], KINDS[kind]
     if number == 1:
-        return f"{'an' if colour_name[0] in 'aeiou' else 'a'} {colour_name} {name}"
+        return f"{'an' if color_name[0] in 'aeiou' else 'a'} {color_name} {name}"
     words = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight"}
-    return f"{words[number]} {colour_name} {plurals.get(name, name + 's')}"
+    return f"{words[number]} {color_name} {plurals.get(name, name + 's')}"
 
 
 def random_numbers(seed: int, index: NDArray[np.uint64], count: int) -> NDArray[np.float32]:
@@ -233,33 +233,33 @@ def random_numbers(seed: int, index: NDArray[np.uint64], count: int) -> NDArray[
 
 def compose(shapes: Shapes, index: NDArray[np.uint64]) -> Composition:
     b, m = len(index), shapes.max_objects
-    dice = random_numbers(shapes.seed, index, 10 * m + 8 * CLUTTER + 24)
-    per_object, dice = dice[:, : 10 * m].reshape(b, m, 10), dice[:, 10 * m :]
+    draws = random_numbers(shapes.seed, index, 10 * m + 8 * CLUTTER + 24)
+    per_object, draws = draws[:, : 10 * m].reshape(b, m, 10), draws[:, 10 * m :]
     unit = min(shapes.size) / 64
     is_subject = np.arange(m) == 0
-    number = 1 + (dice[:, :1] * m).astype(np.int64)
+    number = 1 + (draws[:, :1] * m).astype(np.int64)
     radius = np.where(is_subject, 12 + 6 * per_object[..., 2], 4.5 + 2.5 * per_object[..., 2]) * unit
     margin = np.where(is_subject, 0.28, 0.12)[:, None]
     spread = margin + (1 - 2 * margin) * per_object[..., 3:5]
     return Composition(
         kind=(per_object[..., 0] * len(KINDS)).astype(np.int64),
-        colour=(per_object[..., 1] * len(COLOURS)).astype(np.int64),
+        color=(per_object[..., 1] * len(COLORS)).astype(np.int64),
         exists=np.arange(m) < number,
-        centre=(spread * np.array(shapes.size)).astype(np.int64),
+        center=(spread * np.array(shapes.size)).astype(np.int64),
         radius=radius.astype(np.float32),
         angle=((per_object[..., 5] - 0.5) * (DIRECTIONS // 4)).astype(np.int64) % DIRECTIONS,
         texture=(per_object[..., 6] * TEXTURES).astype(np.int64),
         split=per_object[..., 7] < shapes.split_rate,
         depth=np.where(is_subject, -1.0, per_object[..., 8]).argsort(axis=1),  # the subject lies at the back
-        dice=dice,
+        draws=draws,
     )
 
 
 def draw(shapes: Shapes, composition: Composition) -> Scenes:
-    """Clutter, then objects from back to front, then the occluder; at last every shade becomes a colour."""
+    """Clutter, then objects from back to front, then the occluder; at last every shade becomes a color."""
     b, m = composition.kind.shape
-    canvas = Canvas(shapes.size, b, shade=background(shapes.size, composition.dice))
-    draw_clutter(canvas, composition.dice[:, 24:])
+    canvas = Canvas(shapes.size, b, shade=background(shapes.size, composition.draws))
+    draw_clutter(canvas, composition.draws[:, 24:])
     drawn = np.zeros((b, m), dtype=np.int64)
     for layer in range(m):
         chosen = composition.depth[:, layer]
@@ -269,14 +269,14 @@ def draw(shapes: Shapes, composition: Composition) -> Scenes:
         radius = composition.radius[:, 0] * np.float32(np.sqrt(shapes.occlusion))
         whole = np.zeros(b, dtype=np.int64)
         canvas.stamp(
-            np.arange(b), whole, WHOLE, composition.centre[:, 0], radius, whole, np.full(b, OCCLUDER), texture=whole
+            np.arange(b), whole, WHOLE, composition.center[:, 0], radius, whole, np.full(b, OCCLUDER), texture=whole
         )
-    colours = np.array(list(COLOURS.values()), dtype=np.float32)[composition.colour]
+    colors = np.array(list(COLORS.values()), dtype=np.float32)[composition.color]
     instances = canvas.ids()
     seen = count_ids(instances, m + 1)[:, 1:] > 0
     seen[:, 0] = True  # the subject is what the scene is about, even where an occluder hides all of it
     composition = replace(composition, exists=composition.exists & seen)  # what nobody can see is no object
-    return Scenes(canvas.colour(palette(colours, composition.dice)), instances, composition, drawn)
+    return Scenes(canvas.color(palette(colors, composition.draws)), instances, composition, drawn)
 
 
 def count_ids(instances: NDArray[np.uint8], number: int) -> NDArray[np.int64]:
@@ -299,18 +299,18 @@ def draw_objects(
         scene, item = scenes[chosen], items[chosen]
         if not len(scene):
             continue
-        angle, centre = composition.angle[scene, item], composition.centre[scene, item]
+        angle, center = composition.angle[scene, item], composition.center[scene, item]
         if part != WHOLE:
             # The cut runs along the object's axis; each half moves to its own side of it.
             across = (angle + DIRECTIONS // 4) * (2 * np.pi / DIRECTIONS)
             away = shapes.split_distance * min(shapes.size) / 2 * (1 if part == FIRST_HALF else -1)
-            moved = centre + np.stack([np.sin(across), np.cos(across)], -1) * away
-            centre = np.clip(np.round(moved), 0, np.array(shapes.size) - 1).astype(np.int64)
+            moved = center + np.stack([np.sin(across), np.cos(across)], -1) * away
+            center = np.clip(np.round(moved), 0, np.array(shapes.size) - 1).astype(np.int64)
         drawn[scene, item] += canvas.stamp(
             scene,
             composition.kind[scene, item],
             part,
-            centre,
+            center,
             composition.radius[scene, item],
             angle,
             item + 1,
@@ -318,11 +318,11 @@ def draw_objects(
         )
 
 
-def draw_clutter(canvas: Canvas, dice: NDArray[np.float32]) -> None:
+def draw_clutter(canvas: Canvas, draws: NDArray[np.float32]) -> None:
     """Small marks without an id: they only shade the background."""
-    scenes = np.arange(len(dice))
+    scenes = np.arange(len(draws))
     for mark in range(CLUTTER):
-        own = dice[:, 8 * mark : 8 * mark + 8]
+        own = draws[:, 8 * mark : 8 * mark + 8]
         place, (size, kind, angle, shade) = own[:, :2], own.T[2:6]
         canvas.stamp(
             scenes,
@@ -331,6 +331,6 @@ def draw_clutter(canvas: Canvas, dice: NDArray[np.float32]) -> None:
             (place * np.array(canvas.size)).astype(np.int64),
             (1.5 + 1.5 * size) * np.float32(min(canvas.size) / 64),
             (angle * DIRECTIONS).astype(np.int64),
-            np.zeros(len(dice), dtype=np.int64),
+            np.zeros(len(draws), dtype=np.int64),
             shade=(shade * LEVELS).astype(np.uint8),
         )

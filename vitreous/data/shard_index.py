@@ -1,4 +1,4 @@
-"""The index of a folder of tar shards: where each picture lies and what it shows."""
+"""The index of a folder of tar shards: where each image lies and what it shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.folder import picture_endings
+from vitreous.data.folder import image_endings
 from vitreous.data.labels import one_hot
 from vitreous.files import CannotRead, open_file, write_atomically
 
@@ -27,7 +27,7 @@ MOST_TARGET = 1e6  # that a row of targets may hold; most hold zeros and ones
 
 @dataclass(frozen=True)
 class Shard:
-    """A tar file of ``size`` bytes: where each picture's own bytes begin and how many they are, and its target."""
+    """A tar file of ``size`` bytes: where each image's own bytes begin and how many they are, and its target."""
 
     name: str
     size: int
@@ -91,7 +91,7 @@ def checked_index(content: Any) -> Index:
     need(isinstance(shards, list), "it has no list of shards")
     need(type(content.get("multi_label")) is bool, "it does not say whether there are several labels per image")
     listed = [checked_shard(entry, len(classes)) for entry in shards]
-    need(any(shard.targets for shard in listed), "it lists no pictures")
+    need(any(shard.targets for shard in listed), "it lists no images")
     return Index(tuple(classes), content["multi_label"], listed)
 
 
@@ -106,7 +106,7 @@ def checked_shard(entry: Any, num_classes: int) -> Shard:
     need(types_of([shard.size, *shard.offsets, *shard.sizes]) <= {int}, f"a place in {name} is no whole number")
     ends = [offset + size for offset, size in zip(shard.offsets, shard.sizes, strict=True)]
     inside = min([0, *shard.offsets, *shard.sizes]) == 0 and max([0, *ends]) <= shard.size < MOST_BYTES
-    need(inside, f"a picture lies outside of {name}")
+    need(inside, f"an image lies outside of {name}")
     numbers = [target for target in shard.targets if type(target) is int]
     rows = [target for target in shard.targets if type(target) is not int]
     wanted = f"neither a class number nor a row of {num_classes} numbers"
@@ -136,7 +136,7 @@ def import_tars(folder: Path, least_classes: int = 0) -> Index:
     shards = [import_tar(path) for path in sorted(folder.glob("*.tar"))]
     numbers = [target for shard in shards for target in shard.targets if isinstance(target, int)]
     if not numbers:
-        raise ValueError(f"the tar files in {folder} hold no pictures with labels (key.jpg beside key.cls)")
+        raise ValueError(f"the tar files in {folder} hold no images with labels (key.jpg beside key.cls)")
     if wrong := [number for number in (min(numbers), max(numbers)) if not 0 <= number < MOST_CLASSES]:
         most = f"{MOST_CLASSES - 1:,}"
         raise ValueError(f"the tar files in {folder} hold the label {wrong[0]}; labels count from 0, up to {most}")
@@ -145,28 +145,28 @@ def import_tars(folder: Path, least_classes: int = 0) -> Index:
 
 
 def import_tar(path: Path) -> Shard:
-    pictures: dict[str, tarfile.TarInfo] = {}
+    images: dict[str, tarfile.TarInfo] = {}
     texts: dict[str, tuple[str, str]] = {}
     try:
         with open_file(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
                 key, ending = split_key(member.name)
-                if member.isfile() and ending in picture_endings():
-                    pictures[key] = member
+                if member.isfile() and ending in image_endings():
+                    images[key] = member
                 elif member.isfile() and ending == ".cls":
                     texts[key] = member.name, read_text(tar, member)
     except CannotRead:
         raise
     except Exception as error:  # damaged headers raise whatever comes to hand
         raise ValueError(f"{path} is no plain tar file, or damaged ({error})") from None
-    if alone := [key for key in pictures if key not in texts]:
-        raise ValueError(f"{path}: {pictures[alone[0]].name} has no label; expected {alone[0]}.cls beside it")
+    if alone := [key for key in images if key not in texts]:
+        raise ValueError(f"{path}: {images[alone[0]].name} has no label; expected {alone[0]}.cls beside it")
     return Shard(
         path.name,
         path.stat().st_size,
-        [member.offset_data for member in pictures.values()],
-        [member.size for member in pictures.values()],
-        [as_label(path, *texts[key]) for key in pictures],
+        [member.offset_data for member in images.values()],
+        [member.size for member in images.values()],
+        [as_label(path, *texts[key]) for key in images],
     )
 
 

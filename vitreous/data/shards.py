@@ -1,7 +1,7 @@
-"""Sets larger than memory: pictures in plain tar files, found by an index of byte offsets.
+"""Sets larger than memory: images in plain tar files, found by an index of byte offsets.
 
 A folder holds ``00000.tar``, ``00001.tar`` … and ``index.json``, or ``train``, ``val`` and ``test`` with these. As the
-index says where each picture lies, any order is possible and none depends on what was read before. Tar files in the
+index says where each image lies, any order is possible and none depends on what was read before. Tar files in the
 WebDataset convention (``key.jpg`` beside ``key.cls``) are indexed where they lie.
 """
 
@@ -20,7 +20,7 @@ from PIL import Image
 
 from vitreous.data.base import Indices
 from vitreous.data.encoded import Encoded
-from vitreous.data.pictures import BadPicture, decoded
+from vitreous.data.image_files import BadImage, decoded
 from vitreous.data.shard_index import INDEX, Index, import_tars, read_index, write_index
 from vitreous.data.splits import Splits, need_same_classes, need_two_classes, split_folders, visible_folders
 from vitreous.files import CannotRead, open_file
@@ -31,7 +31,7 @@ KEPT_OPEN = 64  # shards; systems allow a process some hundred open files
 
 
 class Shards(Encoded):
-    """Pictures inside of tar files, read at their offsets by any number of threads and processes."""
+    """Images inside of tar files, read at their offsets by any number of threads and processes."""
 
     def __init__(self, folder: Path, index: Index | None = None) -> None:
         index = index or read_index(folder)
@@ -46,7 +46,7 @@ class Shards(Encoded):
         try:
             return self.opened(self.files[shard]).read(size, offset)
         except CannotRead as error:
-            raise BadPicture(str(error), error.strerror) from None
+            raise BadImage(str(error), error.strerror) from None
 
     def image(self, index: int) -> Image.Image:
         return decoded(io.BytesIO(self.content(index)))
@@ -61,7 +61,7 @@ class Shards(Encoded):
         return part
 
     def order(self, seed: int, epoch: int) -> Indices:
-        """Shards in random order, a few at a time, whose pictures are shuffled together."""
+        """Shards in random order, a few at a time, whose images are shuffled together."""
         rng = np.random.default_rng([seed, epoch])
         own, shard = np.unique(self.place[:, 0], return_inverse=True)
         window = (rng.permutation(len(own)) // WINDOW)[shard]

@@ -1,4 +1,4 @@
-"""Data from a word or a path: what lies there is recognised by its content.
+"""Data from a word or a path: what lies there is recognized by its content.
 
 A new kind of data is a file with two functions and a line in a table here: whether a path holds it, and its splits.
 """
@@ -31,7 +31,7 @@ class Kind:
     """A kind of data on disk."""
 
     description: str
-    recognises: Callable[[Path], bool]
+    recognizes: Callable[[Path], bool]
     opens: Callable[[Path], Splits]
 
 
@@ -68,7 +68,7 @@ def open_data(
     if name in EMBEDDED:
         return hold_out(checked(EMBEDDED[name](seed, size, target), target, name), valid_share, seed)
     try:
-        kind = next((kind for kind in ON_DISK if kind.recognises(path)), None)
+        kind = next((kind for kind in ON_DISK if kind.recognizes(path)), None)
         splits = kind.opens(path) if kind else None
     except (CannotRead, CannotWrite):
         raise

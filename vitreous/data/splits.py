@@ -1,4 +1,4 @@
-"""Training, validation and test pictures; validation is held out of training where nobody has set it apart."""
+"""Training, validation and test images; validation is held out of training where nobody has set it apart."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from vitreous.data.base import Dataset, Indices
 from vitreous.data.encoded import Encoded
+from vitreous.data.image_files import printable
 from vitreous.data.labels import labels_of, shown
-from vitreous.data.pictures import printable
 from vitreous.samples import Classes, MultiLabels
 
 #: What people call the parts of a dataset, in folders and in tables.
@@ -99,10 +99,10 @@ def hold_out(splits: Splits, share: float, seed: int, root: Path | None = None) 
     names = names_of(splits.train, root)
     held = held_out(splits.train, share, seed) if names is None else held_out_by_name(splits.train, names, share, seed)
     if not held.any():
-        note = "no validation split, and no class has enough pictures to hold any out"
+        note = "no validation split, and no class has enough images to hold any out"
         return replace(splits, notes=(*splits.notes, note))
     train, valid = (splits.train.subset(np.flatnonzero(part)) for part in (~held, held))
-    number = f"{held.sum():,} picture{'s' if held.sum() > 1 else ''}"
+    number = f"{held.sum():,} image{'s' if held.sum() > 1 else ''}"
     about = "" if names is None else "about "
     note = f"no validation split: {about}{100 * share:.3g}% of each class held out ({number})"
     return replace(splits, train=train, valid=valid, notes=(*splits.notes, note), held_out=True)
@@ -143,7 +143,7 @@ def hashed(text: str) -> float:
 
 
 def held_out(dataset: Dataset, share: float, seed: int) -> NDArray[np.bool_]:
-    """Which pictures to hold out: ``share`` of each class and at least one, but never the last one of a class."""
+    """Which images to hold out: ``share`` of each class and at least one, but never the last one of a class."""
     groups = strata(dataset)
     order = np.argsort(groups, kind="stable")
     starts = np.unique(groups[order], return_index=True)[1]
@@ -164,7 +164,7 @@ def strata(dataset: Dataset) -> Indices:
 
 
 def rarest_labels(dataset: Dataset) -> Indices:
-    """Of each picture's labels the rarest, so that holding out by it is fair to rare ones; −1 where it has none."""
+    """Of each image's labels the rarest, so that holding out by it is fair to rare ones; −1 where it has none."""
     images, classes = shown(dataset)
     rarity = np.bincount(classes, minlength=len(dataset.classes))[classes]
     order = np.lexsort((classes, rarity, images))
@@ -175,7 +175,7 @@ def rarest_labels(dataset: Dataset) -> Indices:
 
 
 def keep_one_of_each(dataset: Dataset, held: NDArray[np.bool_]) -> None:
-    """Give back a picture of every label that would otherwise be held out altogether."""
+    """Give back an image of every label that would otherwise be held out altogether."""
     images, classes = shown(dataset)
     left = np.bincount(classes[~held[images]], minlength=len(dataset.classes))
     labels, first = np.unique(classes, return_index=True)

@@ -1,6 +1,6 @@
-"""Pictures listed in a CSV file: a column of paths, and labels in one column or in several.
+"""Images listed in a CSV file: a column of paths, and labels in one column or in several.
 
-One label a picture stands in ``label``. Several stand in ``labels`` ("cat;dog"), or in a column for each that says 1,
+One label an image stands in ``label``. Several stand in ``labels`` ("cat;dog"), or in a column for each that says 1,
 0, or nothing, −1 or nan where nobody knows. A column ``split`` may say train, val or test.
 """
 
@@ -50,7 +50,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Labelling:
+class Labeling:
     """What a table says of its rows: class numbers (n,), or several labels as sets or as rows (n, classes)."""
 
     values: NDArray[Any]
@@ -62,14 +62,14 @@ class Labelling:
 def open_table(path: Path) -> Splits:
     table = read_table(path)
     table, paths, notes = drop_missing(table)
-    labelling = read_labels(table)
-    files = Files(paths, labelling.values, labelling.classes, target=labelling.target)
+    labeling = read_labels(table)
+    files = Files(paths, labeling.values, labeling.classes, target=labeling.target)
     rows = rows_of_splits(table)
-    if labelling.target is Classes:
-        need_two_classes(labelling.classes, path)
-        need_classes_in_training(path, labelling, rows)
+    if labeling.target is Classes:
+        need_two_classes(labeling.classes, path)
+        need_classes_in_training(path, labeling, rows)
     parts = {name: files.subset(own) for name, own in rows.items()}
-    return Splits(parts["train"], parts.get("valid"), parts.get("test"), (*notes, *labelling.notes))
+    return Splits(parts["train"], parts.get("valid"), parts.get("test"), (*notes, *labeling.notes))
 
 
 def read_table(path: Path) -> Table:
@@ -89,7 +89,7 @@ def lines_of(path: Path, file: TextIO) -> Iterator[str]:
     """The lines of a table, none so long that it is no table."""
     while line := file.readline(LONGEST_LINE):
         if len(line) == LONGEST_LINE:
-            raise ValueError(f"{path} holds a line of more than {LONGEST_LINE:,} characters; it should list pictures")
+            raise ValueError(f"{path} holds a line of more than {LONGEST_LINE:,} characters; it should list images")
         if "\0" in line:
             raise ValueError(f"{path} holds null bytes, as no text in UTF-8 does; save it as a CSV in UTF-8")
         yield line
@@ -119,7 +119,7 @@ def collected(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Table:
             text = cell.strip()
             column.append(known.setdefault(text, text) if len(known) < MOST_KNOWN else known.get(text, text))
     if not lines:
-        raise ValueError(f"{path} {'has a header but no rows' if header else 'is empty'}; it should list pictures")
+        raise ValueError(f"{path} {'has a header but no rows' if header else 'is empty'}; it should list images")
     return Table(path, dict(zip(header, cells, strict=True)), lines)
 
 
@@ -175,7 +175,7 @@ def listing(folder: str, most: int) -> set[str]:
         return set()
 
 
-def read_labels(table: Table) -> Labelling:
+def read_labels(table: Table) -> Labeling:
     if name := column(table, ("label",)):
         return one_label(table, name)
     if name := column(table, ("labels",)):
@@ -183,25 +183,25 @@ def read_labels(table: Table) -> Labelling:
     return label_columns(table)
 
 
-def one_label(table: Table, name: str) -> Labelling:
+def one_label(table: Table, name: str) -> Labeling:
     cells = table.columns[name]
     if "" in cells:
         raise table.error(cells.index(""), "there is no label; give one, or remove the line")
     classes = in_order(set(cells))
     number = {label: index for index, label in enumerate(classes)}
-    return Labelling(np.array([number[cell] for cell in cells]), classes, Classes)
+    return Labeling(np.array([number[cell] for cell in cells]), classes, Classes)
 
 
-def listed_labels(table: Table, name: str) -> Labelling:
+def listed_labels(table: Table, name: str) -> Labeling:
     lists = [[label.strip() for label in cell.split(";") if label.strip()] for cell in table.columns[name]]
     classes = in_order({label for labels in lists for label in labels})
     if not classes:
         raise ValueError(f"{table.path}: the column {name} holds no label at all")
     number = {label: index for index, label in enumerate(classes)}
-    return Labelling(sets_of([[number[label] for label in labels] for labels in lists]), classes, MultiLabels)
+    return Labeling(sets_of([[number[label] for label in labels] for labels in lists]), classes, MultiLabels)
 
 
-def label_columns(table: Table) -> Labelling:
+def label_columns(table: Table) -> Labeling:
     """The columns that answer yes or no; others, such as an age, are no labels."""
     known = {column(table, PATH_COLUMNS), column(table, ("split",))}
     others = [name for name in table.columns if name not in known]
@@ -215,7 +215,7 @@ def label_columns(table: Table) -> Labelling:
     chosen = set(classes)
     left_out = [name for name in others if name not in chosen]
     notes = (f"these columns are no labels: {some(left_out)}",) if left_out else ()
-    return Labelling(values, classes, MultiLabels, notes)
+    return Labeling(values, classes, MultiLabels, notes)
 
 
 def is_label_column(cells: list[str]) -> bool:
@@ -257,9 +257,9 @@ def rows_of_splits(table: Table) -> dict[str, NDArray[np.int64]]:
     return {str(split): np.flatnonzero(splits == split) for split in np.unique(splits)}
 
 
-def need_classes_in_training(path: Path, labelling: Labelling, rows: dict[str, NDArray[np.int64]]) -> None:
-    used = {split: set(labelling.values[own].tolist()) for split, own in rows.items()}
+def need_classes_in_training(path: Path, labeling: Labeling, rows: dict[str, NDArray[np.int64]]) -> None:
+    used = {split: set(labeling.values[own].tolist()) for split, own in rows.items()}
     for split, numbers in used.items():
         if unknown := sorted(numbers - used["train"]):
-            names = some([labelling.classes[number] for number in unknown])
+            names = some([labeling.classes[number] for number in unknown])
             raise ValueError(f"{path}: these classes of the {split} split are not in train: {names}")

@@ -1,4 +1,4 @@
-"""The same work on many pictures, by several threads: decoders let go of Python's lock while they work."""
+"""The same work on many images, by several threads: decoders let go of Python's lock while they work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]  # pictures done, pictures in all
+Progress = Callable[[int, int], None]  # images done, images in all
 AHEAD = 4  # results for each thread that may wait for their turn
 
 

@@ -9,8 +9,8 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
-from vitreous.data.augment import fill_color, normalise
-from vitreous.data.pictures import standard
+from vitreous.data.augment import fill_color, normalize
+from vitreous.data.image_files import standard
 from vitreous.data.view import View, evaluation_view
 from vitreous.spec import Preprocess, Spec
 
@@ -36,7 +36,7 @@ class ImageTransform:
         image = image.convert(self.mode)
         view = self.view((image.height, image.width))
         pixels = view.image(image, fill_color(self.preprocess))
-        return normalise(pixels[None], self.preprocess)[0], view
+        return normalize(pixels[None], self.preprocess)[0], view
 
     def view(self, source: tuple[int, int]) -> View:
         if not self.train:

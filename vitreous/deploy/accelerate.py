@@ -142,7 +142,7 @@ def accelerate(
 ) -> Accelerated:
     """Try what this machine offers, and keep what is fastest with logits within ``tolerance`` of the model's.
 
-    ``example`` is a batch of real pictures of the size and number you will use, or several batches of other sizes: the
+    ``example`` is a batch of real images of the size and number you will use, or several batches of other sizes: the
     error is measured with them. ``tolerance`` is relative to the length of the logits; in float32 it is 1e-4.
     ``precision`` narrows the search. ``engines`` names those to try; by itself Inductor and ONNX Runtime, which take
     long to prepare, are left out where a quicker one is fast enough already. With ``static`` the ranges of int8
@@ -232,7 +232,7 @@ def check_examples(model: Model, example: Example) -> list[Tensor]:
     for images in examples:
         model.check_images(images, smallest=(1, 1))
         if len(images) == 0:
-            raise ValueError("the example is an empty batch; give at least one picture")
+            raise ValueError("the example is an empty batch; give at least one image")
     return examples
 
 

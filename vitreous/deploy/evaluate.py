@@ -1,4 +1,4 @@
-"""How good a model is on labelled images, and how fast."""
+"""How good a model is on labeled images, and how fast."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def evaluate(
     net = runner.model.eval()
     task = decoder_of(net.spec) if task is None else Task.given("task", task)
     check_callable("progress", progress)
-    dataset = open_labelled(data, split, net, targets_of(task))
+    dataset = open_labeled(data, split, net, targets_of(task))
     if task.name == "classify" and dataset.target is MultiLabels:
         task = MultiLabel()  # files of format 1 do not say that they were trained for several labels
     columns, preprocess = match_classes(net, dataset), preprocess_at(net, image_size)
@@ -117,7 +117,7 @@ def evaluate(
     return Evaluation(metrics, dataset.classes, size, speed, found.unreadable, found.meter)
 
 
-def open_labelled(data: Any, split: str, net: Model, target: type[Targets] | None) -> Dataset:
+def open_labeled(data: Any, split: str, net: Model, target: type[Targets] | None) -> Dataset:
     """The data to measure on; numbers in data that names no classes are those of the model."""
     if isinstance(data, str | os.PathLike):
         return open_split(os.fspath(data), split, target=target)

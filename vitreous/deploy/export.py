@@ -1,6 +1,6 @@
 """A model as a file that runs without Vitreous: ONNX for any runtime, or a package compiled for this kind of machine.
 
-The file says how to prepare pictures and what the classes are called. It appears only after it has been run beside the
+The file says how to prepare images and what the classes are called. It appears only after it has been run beside the
 original, on several batches and, where it takes any height and width, on several sizes: one that disagrees is refused.
 """
 
@@ -33,7 +33,7 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Check:
-    """One batch through both: ``error`` is ‖exported − original‖ / ‖original‖ of the worst picture."""
+    """One batch through both: ``error`` is ‖exported − original‖ / ‖original‖ of the worst image."""
 
     batch: int
     image_size: Size
@@ -139,7 +139,7 @@ class Attempt:
         return [(batch, self.image_size) for batch in self.batches]
 
     def other_sizes(self) -> list[tuple[int, Size]]:
-        """The smallest wide picture, and a tall one that is somewhat larger than the model's own."""
+        """The smallest wide image, and a tall one that is somewhat larger than the model's own."""
         (down, across), (height, width) = self.model.strides[-1], self.image_size
         return [(1, (2 * down, 3 * across)), (2, (height + 2 * down, width + across))]
 
@@ -172,7 +172,7 @@ def relative_error(given: Float[Tensor, b * k], wanted: Float[Tensor, b * k]) ->
 
 
 def describe(model: Model, image_size: Size, multiple_of: Size | None) -> dict[str, str]:
-    """Everything needed to prepare a picture and to name the answer, as JSON under a few keys."""
+    """Everything needed to prepare an image and to name the answer, as JSON under a few keys."""
     preprocess = replace(model.spec.preprocess, image_size=image_size)
     values: dict[str, Any] = {
         "preprocess": asdict(preprocess),
@@ -188,10 +188,10 @@ def describe(model: Model, image_size: Size, multiple_of: Size | None) -> dict[s
 
 
 def read_spec(path: str | os.PathLike[str]) -> Spec:
-    """How an exported file wants its pictures, and what its classes are called."""
+    """How an exported file wants its images, and what its classes are called."""
     metadata = read_metadata(path)
     if "preprocess" not in metadata:
-        raise ValueError(f"{path} does not say how to prepare pictures: it was not written by vitreous export")
+        raise ValueError(f"{path} does not say how to prepare images: it was not written by vitreous export")
     return Spec.from_json(
         {key: json.loads(metadata[key]) for key in ("preprocess", "labels", "task") if key in metadata}
     )

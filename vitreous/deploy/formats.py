@@ -63,7 +63,7 @@ def to_onnx(program: ExportedProgram, output: str = "logits") -> onnx.ModelProto
         exported = torch.onnx.export(program, dynamo=True, verbose=False, input_names=["images"], output_names=[output])
     assert exported is not None
     model: onnx.ModelProto = exported.model_proto
-    del model.graph.value_info[:]  # shapes in between: large, needed by nobody, and quantisation stumbles over them
+    del model.graph.value_info[:]  # shapes in between: large, needed by nobody, and quantization stumbles over them
     name_axes(model.graph)
     refuse_other_sides(model.graph)
     return model
@@ -138,7 +138,7 @@ def check_compiler() -> None:
 
 
 def write_package(program: ExportedProgram, path: Path, metadata: Metadata) -> None:
-    # where the user has inputs checked, a single picture is none too few
+    # where the user has inputs checked, a single image is none too few
     settings = {"aot_inductor.metadata": dict(metadata), "aot_inductor.check_lowerbound": False}
     with quietly():
         torch._inductor.aoti_compile_and_package(program, package_path=os.fspath(path), inductor_configs=settings)

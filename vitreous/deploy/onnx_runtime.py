@@ -34,19 +34,19 @@ class OnnxModel(nn.Module):
 def prepare(model: Model, example: Tensor, *, threads: int | None = None, int8: bool = False) -> OnnxModel:
     """The model for any batch of images of the example's size, on as many threads as torch has now.
 
-    ``int8`` quantises the weights of all matrix products, per channel, and their inputs as they come.
+    ``int8`` quantizes the weights of all matrix products, per channel, and their inputs as they come.
     """
     try:
         check_onnx()
         plain = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
         graph = to_onnx(trace(plain, (example.shape[2], example.shape[3])))
-        graph = quantised(graph) if int8 else graph
+        graph = quantized(graph) if int8 else graph
         return OnnxModel(run_onnx(graph.SerializeToString(), threads))
     except Exception as error:  # exporters and runtimes raise many kinds; each means that this engine is out
         raise Unfit(f"ONNX Runtime cannot run it: {root_cause(error)}") from error
 
 
-def quantised(graph: onnx.ModelProto) -> onnx.ModelProto:
+def quantized(graph: onnx.ModelProto) -> onnx.ModelProto:
     """Without VNNI the processor adds pairs of products in 16 bits, which overflow unless weights have only 7."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic

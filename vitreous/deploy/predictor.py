@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from vitreous.data.image_files import BadImage, find_images
 from vitreous.data.images import AnyImage, as_image, as_list
-from vitreous.data.pictures import BadPicture, find_pictures
 from vitreous.data.transforms import transforms
 from vitreous.data.view import View
 from vitreous.deploy.accelerate import Accelerated, accelerate
@@ -164,7 +164,7 @@ class Predictor:
     def try_prepare(self, image: AnyImage) -> Seen | Skipped:
         try:
             return self.prepare(image)
-        except BadPicture as error:
+        except BadImage as error:
             return Skipped(error.reason)
 
 
@@ -178,7 +178,7 @@ def find_device(name: str | torch.device | None) -> torch.device:
 def one_by_one(images: Images) -> Iterable[AnyImage]:
     """The files of a folder or a pattern, the images of a batch, or any others as they come."""
     if isinstance(images, str | os.PathLike):
-        return find_pictures([images])
+        return find_images([images])
     if (several := as_list(images)) is not None:
         return several
     if isinstance(images, np.ndarray | Tensor) or not isinstance(images, Iterable):

@@ -147,7 +147,7 @@ def relative_error(job: Job, module: nn.Module, images: Float[Tensor, "b c y x"]
 
 
 def batches(examples: Sequence[Tensor]) -> list[Tensor]:
-    """The examples, and other numbers of pictures than theirs: one, and one more."""
+    """The examples, and other numbers of images than theirs: one, and one more."""
     return [*examples, examples[0][:1], torch.cat([examples[0], examples[0][-1:].flip(-1)])]
 
 

@@ -37,8 +37,9 @@ class Shortened(nn.Module):
     def forward(self, images: Float[Tensor, "b c y x"]) -> Any:
         return self.inner(images)
 
-    def blocks(self) -> list[nn.Module]:
-        return self.inner.blocks()
+    @property
+    def blocks(self) -> nn.ModuleList | list[nn.Module]:
+        return self.inner.blocks
 
 
 def answer_only(model: Model) -> Shortened:
@@ -58,10 +59,10 @@ def shorten_last_block(model: Model) -> str:
     if read is None:
         return ""
     assert isinstance(model, ViT)
-    last = model.layers[-1]
+    last = model.blocks[-1]
     assert isinstance(last, PreNormBlock)
     assert isinstance(last.mixer, SelfAttention)
-    model.layers[-1] = LastBlock(last, apart(last.mixer), read)
+    model.blocks[-1] = LastBlock(last, apart(last.mixer), read)
     return f"the last block computes {'one token' if read.stop == 1 else f'{read.stop} tokens'} and not all"
 
 

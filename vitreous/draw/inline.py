@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from vitreous.draw.overlay import Array, as_picture
+from vitreous.draw.overlay import Array, displayable
 from vitreous.draw.style import BLUE, INK, ORANGE
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def as_drawing(figure: Figure, name: str, alt: str) -> str:
 
 
 def as_svg(figure: Figure, name: str) -> str:
-    """Text stays text, colours become the page's, and no name within occurs in a drawing of another ``name``."""
+    """Text stays text, colors become the page's, and no name within occurs in a drawing of another ``name``."""
     import matplotlib
 
     buffer = io.StringIO()
@@ -63,17 +63,17 @@ def any_script() -> Iterator[None]:
 
 
 def smaller(png: str) -> str:
-    """The data of a PNG, or of the same picture as WebP where that is shorter: photographs are, by a lot."""
+    """The data of a PNG, or of the same image as WebP where that is shorter: photographs are, by a lot."""
     content = base64.b64decode(png)
     buffer = io.BytesIO()
     Image.open(io.BytesIO(content)).save(buffer, "WEBP", quality=85)
     return data_of("webp", buffer.getvalue()) if len(buffer.getvalue()) < len(content) else data_of("png", content)
 
 
-def picture_tag(image: Array, alt: str) -> str:
-    """A picture (c, y, x) as it is."""
+def pixels_tag(image: Array, alt: str) -> str:
+    """An image (c, y, x) as it is."""
     buffer = io.BytesIO()
-    Image.fromarray(as_picture(image)).save(buffer, "WEBP", quality=90)
+    Image.fromarray(displayable(image)).save(buffer, "WEBP", quality=90)
     return image_tag("webp", buffer.getvalue(), alt)
 
 

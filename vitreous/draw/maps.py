@@ -1,4 +1,4 @@
-"""Maps of a picture in rows and columns: methods side by side, heads × layers, one patch's view, depth, points.
+"""Maps of an image in rows and columns: methods side by side, heads × layers, one patch's view, depth, points.
 
 Maps of attention are drawn in shares: 1 is what every cell would get if all got the same. The scale is logarithmic,
 since one cell may well get a hundred shares, and it is the same for all maps of a figure.
@@ -16,8 +16,8 @@ from jaxtyping import Float, Shaped, UInt8
 from PIL import Image
 from torch import Tensor
 
-from vitreous.draw.overlay import Array, as_numbers, as_picture, blended
-from vitreous.draw.sheet import Sheet, colour_bar, coloured, draw_sheet
+from vitreous.draw.overlay import Array, as_numbers, blended, displayable
+from vitreous.draw.sheet import Sheet, color_bar, colored, draw_sheet
 from vitreous.explain.maps import Place, cell_at, denormalized, mean_over_heads
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from vitreous.explain.trace import Trace
 
-#: Colours for groups that can be told apart by everybody (Okabe and Ito), the darkest left out.
+#: Colors for groups that can be told apart by everybody (Okabe and Ito), the darkest left out.
 GROUPS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7")
 DOT: dict[str, Any] = {"edgecolors": "black", "linewidths": 0.4, "alpha": 0.9}
 MOST_COLUMNS = 12
@@ -36,20 +36,20 @@ EXTREMES = ((min, torch.min), (max, torch.max))
 
 
 def methods_figure(image: Shaped[Array, "c y x"], heats: Mapping[str, Array]) -> Figure:
-    """The picture, and over it what each method (name → heat (v, w)) calls important, each on a scale of its own.
+    """The image, and over it what each method (name → heat (v, w)) calls important, each on a scale of its own.
 
     Values below 0, of cells that count against the class, are drawn as 0.
     """
     from matplotlib.colors import Normalize
 
     image = at_most(image, 320)
-    tiles = [as_picture(image)]
+    tiles = [displayable(image)]
     for heat in heats.values():
         values = as_numbers(heat).numpy()
         low, high = max(0.0, float(values.min())), float(np.quantile(values, 0.995))
         tiles.append(blended(image, values, norm=Normalize(low, high if high > low else low + 1.0, clip=True)))
-    sheet = draw_sheet(tiles, ["the picture", *heats], columns=4, side=2.1)
-    colour_bar(sheet, Normalize(0.0, 1.0), "importance", {0.0: "least", 1.0: "most"})
+    sheet = draw_sheet(tiles, ["the image", *heats], columns=4, side=2.1)
+    color_bar(sheet, Normalize(0.0, 1.0), "importance", {0.0: "least", 1.0: "most"})
     return sheet.figure
 
 
@@ -60,7 +60,7 @@ def heads_figure(maps: Mapping[str, Float[Array, "h y x"]]) -> Figure:
     norm = shares_norm(list(chosen.values()))
     size = tile_size(list(chosen.values()))
     tiles = [
-        coloured(enlarged(heads[row], size), norm) if row < len(heads) else None
+        colored(enlarged(heads[row], size), norm) if row < len(heads) else None
         for row in range(rows)
         for heads in chosen.values()
     ]
@@ -73,7 +73,7 @@ def heads_figure(maps: Mapping[str, Float[Array, "h y x"]]) -> Figure:
 def depth_figure(
     image: Shaped[Array, "c y x"], maps: Mapping[str, Float[Array, "v w"]], *, place: Place | None = None
 ) -> Figure:
-    """Maps of the layers (name → map in shares) over the picture, as a strip from the first to the last.
+    """Maps of the layers (name → map in shares) over the image, as a strip from the first to the last.
 
     ``place`` marks the cell whose view the maps are.
     """
@@ -96,14 +96,14 @@ def points_figure(
     weights: Mapping[str, Float[Array, "g m"]] | None = None,
     place: Place | None = None,
 ) -> Figure:
-    """The points of the picture that deformable attention reads, by layer; a colour per group of heads.
+    """The points of the image that deformable attention reads, by layer; a color per group of heads.
 
-    Points are (x, y) from 0 to 1; those outside the picture, where nothing is read, are left out. ``weights`` are
+    Points are (x, y) from 0 to 1; those outside the image, where nothing is read, are left out. ``weights`` are
     their areas; a white cross marks the ``place`` that looks.
     """
     chosen = spread(points, MOST_COLUMNS)
     image = at_most(image, 320)
-    pale = np.repeat(as_picture(image).mean(axis=2, keepdims=True) * 0.6 + 102, 3, axis=2).astype(np.uint8)
+    pale = np.repeat(displayable(image).mean(axis=2, keepdims=True) * 0.6 + 102, 3, axis=2).astype(np.uint8)
     sheet = draw_sheet([pale] * len(chosen), list(chosen), columns=min(4, len(chosen)), side=2.1)
     for (name, groups), (left, top) in zip(chosen.items(), sheet.corners, strict=True):
         for index, spots in enumerate(as_numbers(groups)):
@@ -128,7 +128,7 @@ def trace_figure(trace: Trace) -> Figure:
     size = tile_size(list(chosen.values()))
     tiles = []
     for row, image in enumerate(denormalized(trace.images[:4], trace.model.spec.preprocess)):
-        tiles += [fitted(image, size), *(coloured(enlarged(images[row], size), norm) for images in chosen.values())]
+        tiles += [fitted(image, size), *(colored(enlarged(images[row], size), norm) for images in chosen.values())]
     sheet = draw_sheet(tiles, ["image", *chosen], columns=1 + len(chosen), side=0.85, cells=True)
     shares_bar(sheet, norm)
     return sheet.figure
@@ -148,7 +148,7 @@ def shares_bar(sheet: Sheet, norm: Normalize) -> None:
     base = 4.0 if high / low > 20 else 2.0 if high / low > 5 else 1.25
     steps = [base**power for power in range(-8, 12) if low * 0.99 <= base**power <= high * 1.01]
     ticks = {step: "≤ ¼" if step == 0.25 else f"{step:.2f}".rstrip("0").rstrip(".") for step in steps}
-    colour_bar(sheet, norm, "even shares", ticks)
+    color_bar(sheet, norm, "even shares", ticks)
 
 
 def tile_size(maps: Sequence[Array]) -> tuple[int, int]:
@@ -159,17 +159,17 @@ def tile_size(maps: Sequence[Array]) -> tuple[int, int]:
 
 
 def enlarged(cells: Array, size: tuple[int, int]) -> Float[np.ndarray, "y x"]:
-    """Every cell as a rectangle of its own colour."""
+    """Every cell as a rectangle of its own color."""
     return F.interpolate(as_numbers(cells)[None, None], size=size, mode="nearest-exact")[0, 0].numpy()
 
 
 def fitted(image: Array, size: tuple[int, int]) -> UInt8[np.ndarray, "y x 3"]:
-    return np.asarray(Image.fromarray(as_picture(image)).resize((size[1], size[0]), Image.Resampling.BICUBIC))
+    return np.asarray(Image.fromarray(displayable(image)).resize((size[1], size[0]), Image.Resampling.BICUBIC))
 
 
 def at_most(image: Array, side: int) -> UInt8[Tensor, "3 y x"]:
-    """A large picture made smaller; a figure has no room for more pixels."""
-    pixels = as_picture(image)
+    """A large image made smaller; a figure has no room for more pixels."""
+    pixels = displayable(image)
     height, width = (max(1, round(n * min(1.0, side / max(pixels.shape[:2])))) for n in pixels.shape[:2])
     return torch.from_numpy(fitted(image, (height, width)).copy()).permute(2, 0, 1)
 
@@ -181,8 +181,8 @@ def mark_cell(axis: Axes, place: Place, corner: tuple[int, int], *, grid: Sequen
     row, column = cell_at(place, grid)
     height, width = size[0] / grid[0], size[1] / grid[1]
     start = (corner[0] + column * width - 0.5, corner[1] + row * height - 0.5)
-    for colour, line in (("black", 2.6), ("white", 1.3)):
-        axis.add_patch(Rectangle(start, width, height, fill=False, edgecolor=colour, linewidth=line))
+    for color, line in (("black", 2.6), ("white", 1.3)):
+        axis.add_patch(Rectangle(start, width, height, fill=False, edgecolor=color, linewidth=line))
 
 
 def spread(layers: Mapping[str, Any], most: int) -> dict[str, Any]:

@@ -81,16 +81,16 @@ def curves_figure(
     *,
     bands: Mapping[str, Float[Array, "k steps"]] | None = None,
 ) -> Figure:
-    """Curves from none to all of the picture (panel → method → probabilities), and a band of what chance gives."""
+    """Curves from none to all of the image (panel → method → probabilities), and a band of what chance gives."""
     figure, axes = side_by_side(len(panels), width=4.2, height=3.1)
     for axis, (title, methods) in zip(axes, panels.items(), strict=True):
         if bands and title in bands:
             orders = as_numbers(bands[title]).numpy()
             axis.fill_between(shares_of(orders[0]), orders.min(axis=0), orders.max(axis=0), color=INK, alpha=0.16,
                               linewidth=0, label=f"{len(orders)} random orders")  # fmt: skip
-        for (name, curve), (colour, dashes) in zip(methods.items(), LINES * (1 + len(methods)), strict=False):
+        for (name, curve), (color, dashes) in zip(methods.items(), LINES * (1 + len(methods)), strict=False):
             values = as_numbers(curve).numpy()
-            axis.plot(shares_of(values), values, color=colour, linestyle=dashes, linewidth=1.5, label=name)
+            axis.plot(shares_of(values), values, color=color, linestyle=dashes, linewidth=1.5, label=name)
         axis.set_xlim(0, 1)
         axis.set_xlabel(title, fontsize=9)
         axis.set_ylabel("probability of the class", fontsize=9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitreous.draw.inline import as_html
 from vitreous.draw.maps import methods_figure, trace_figure
-from vitreous.explain.explanation import Portrait
+from vitreous.explain.explanation import Explanation
 from vitreous.explain.trace import Trace
 
 
@@ -16,7 +16,7 @@ def trace_html(trace: Trace) -> str:
         return f"<pre>{trace}\n({reason})</pre>"
 
 
-def explanation_html(explanation: Portrait) -> str:
+def explanation_html(explanation: Explanation) -> str:
     """The maps of every method over the image."""
     heats = {name: one.heat for name, one in explanation.methods.items()}
     return as_html(methods_figure(explanation.image, heats), repr(explanation))

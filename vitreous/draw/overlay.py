@@ -1,4 +1,4 @@
-"""Pictures of what a model looks at: a heat map over the picture that it belongs to."""
+"""Images of what a model looks at: a heat map over the image that it belongs to."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
 
-#: From dark violet over orange to bright yellow: evenly lighter, so that it survives print and colour blindness.
-COLOURS = "inferno"
+#: From dark violet over orange to bright yellow: evenly lighter, so that it survives print and color blindness.
+COLORS = "inferno"
 
 Array = Tensor | NDArray[Any]
 
 
 def overlay(axis: Axes, image: Array, heat: Array, *, norm: Normalize | None = None) -> None:
-    """Heat (v, w) over the greyed picture (c, y, x), on a matplotlib axis."""
+    """Heat (v, w) over the grayed image (c, y, x), on a matplotlib axis."""
     axis.imshow(blended(image, heat, norm=norm))
 
 
 def blended(image: Array, heat: Array, *, norm: Normalize | None = None) -> UInt8[np.ndarray, "y x 3"]:
-    """Heat (v, w) over the greyed picture (c, y, x): the stronger the heat, the less of the picture shows.
+    """Heat (v, w) over the grayed image (c, y, x): the stronger the heat, the less of the image shows.
 
     ``norm`` turns heat into 0 … 1; by itself 0 is dark, and bright the largest value or twice an even share.
     """
     from matplotlib import colormaps
     from matplotlib.colors import Normalize
 
-    pixels = as_picture(image)
+    pixels = displayable(image)
     smooth = resized(heat, pixels.shape[:2])
     norm = norm or Normalize(0.0, max(2.0, float(smooth.max())), clip=True)
     strength = np.ma.filled(norm(smooth), 0.0)[..., None]
-    grey = pixels.mean(axis=2, keepdims=True)
+    gray = pixels.mean(axis=2, keepdims=True)
     opacity = 0.25 + 0.5 * strength
-    colours = colormaps[COLOURS](strength[..., 0])[..., :3] * 255
-    return ((1 - opacity) * grey + opacity * colours).round().astype(np.uint8)
+    colors = colormaps[COLORS](strength[..., 0])[..., :3] * 255
+    return ((1 - opacity) * gray + opacity * colors).round().astype(np.uint8)
 
 
 def resized(heat: Array, size: tuple[int, ...]) -> Float[np.ndarray, "y x"]:
-    """Heat (v, w) spread over pixels: cells blend into their neighbours, and what is finer is averaged."""
+    """Heat (v, w) spread over pixels: cells blend into their neighbors, and what is finer is averaged."""
     cells = as_numbers(heat)[None, None]
     if cells.shape[-2] > size[0] or cells.shape[-1] > size[1]:
         return F.adaptive_avg_pool2d(cells, (size[0], size[1]))[0, 0].numpy()
@@ -58,8 +58,8 @@ def as_numbers(values: Array) -> Float[Tensor, ...]:
     return torch.as_tensor(values).detach().to("cpu", torch.float32)
 
 
-def as_picture(image: Array) -> UInt8[np.ndarray, "y x 3"]:
-    """A picture (c, y, x) in bytes, or in numbers from 0 to 1, as matplotlib shows it."""
+def displayable(image: Array) -> UInt8[np.ndarray, "y x 3"]:
+    """An image (c, y, x) in bytes, or in numbers from 0 to 1, as matplotlib shows it."""
     pixels = torch.as_tensor(image).detach().cpu()
     if pixels.dtype != torch.uint8:
         pixels = (pixels.float().clamp(0, 1) * 255).round().to(torch.uint8)
@@ -69,7 +69,7 @@ def as_picture(image: Array) -> UInt8[np.ndarray, "y x 3"]:
 def attention_sheet(
     images: UInt8[np.ndarray, "b 3 y x"], heat: Float[Tensor, "b v w"], titles: list[str], path: Path
 ) -> None:
-    """Each picture beside where its last layer looks."""
+    """Each image beside where its last layer looks."""
     from matplotlib.figure import Figure
 
     columns = min(4, len(images))

@@ -52,16 +52,16 @@ def position_similarity(table: Float[Tensor, "n d"], grid: Grid) -> Float[Tensor
 
 
 def filter_figure(filters: Float[Array, "d c p q"]) -> Figure:
-    """The filters that see the pixels, as coloured tiles; of more than 64 the first principal components."""
+    """The filters that see the pixels, as colored tiles; of more than 64 the first principal components."""
     from matplotlib.figure import Figure
 
     chosen = as_numbers(filters)
     if len(chosen) > MOST_FILTERS:
         chosen = principal_filters(chosen, COMPONENTS)
     columns = min(14, len(chosen))
-    pictures = [coloured(one) for one in chosen]
-    rows = [pictures[start : start + columns] for start in range(0, len(pictures), columns)]
-    rows[-1] += [np.ones_like(pictures[0])] * (columns - len(rows[-1]))
+    images = [colored(one) for one in chosen]
+    rows = [images[start : start + columns] for start in range(0, len(images), columns)]
+    rows[-1] += [np.ones_like(images[0])] * (columns - len(rows[-1]))
     mosaic = tiles(rows, fill=1.0)
     side = 8.4 / mosaic.shape[1]
     figure = Figure(figsize=(8.4, mosaic.shape[0] * side), dpi=144)
@@ -78,8 +78,8 @@ def principal_filters(filters: Float[Tensor, "d c p q"], count: int) -> Float[Te
     return directions.reshape(-1, *filters.shape[1:])
 
 
-def coloured(one: Float[Tensor, "c p q"]) -> Float[np.ndarray, "p q 3"]:
-    """Zero is middle grey, and the strongest weight as far from it as can be; without colours, grey."""
+def colored(one: Float[Tensor, "c p q"]) -> Float[np.ndarray, "p q 3"]:
+    """Zero is middle gray, and the strongest weight as far from it as can be; without colors, gray."""
     scaled = 0.5 + 0.5 * one / one.abs().max().clamp(min=1e-12)
     if len(scaled) != 3:
         scaled = scaled.mean(dim=0, keepdim=True).expand(3, -1, -1)
@@ -87,14 +87,14 @@ def coloured(one: Float[Tensor, "c p q"]) -> Float[np.ndarray, "p q 3"]:
 
 
 def tiles(rows: list[list[np.ndarray]], *, fill: float) -> np.ndarray:
-    """Pictures of one size in rows and columns, with gaps between them."""
+    """Images of one size in rows and columns, with gaps between them."""
     height, width = rows[0][0].shape[:2]
     gap = max(1, round(max(height, width) / 10))
     canvas = np.full(
         (len(rows) * (height + gap) - gap, len(rows[0]) * (width + gap) - gap, *rows[0][0].shape[2:]), fill
     )
     for i, row in enumerate(rows):
-        for j, picture in enumerate(row):
+        for j, image in enumerate(row):
             y, x = i * (height + gap), j * (width + gap)
-            canvas[y : y + height, x : x + width] = picture
+            canvas[y : y + height, x : x + width] = image
     return canvas

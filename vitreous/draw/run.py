@@ -40,7 +40,7 @@ def curve(measure: str, lines: dict[str, Line]) -> str:
 
 
 def thinned(line: Line) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A long line as means of neighbours, so that the page stays small and noise does not hide the course."""
+    """A long line as means of neighbors, so that the page stays small and noise does not hide the course."""
     steps, values = (np.asarray(part, dtype=np.float64) for part in line)
     width = -(-len(steps) // MOST_POINTS)
     starts = np.arange(0, len(steps), max(1, width))
@@ -68,15 +68,15 @@ def reliability_diagram(bins: Reliability) -> str:
     return as_svg(figure, "reliability")
 
 
-def picture(image: NDArray[np.uint8], heat: NDArray[np.float32] | None) -> list[bytes]:
-    """A picture (c, y, x) as PNG, and beside it where the model looked, if that is known."""
+def panels(image: NDArray[np.uint8], heat: NDArray[np.float32] | None) -> list[bytes]:
+    """An image (c, y, x) as PNG, and beside it where the model looked, if that is known."""
     buffer = io.BytesIO()
     rows = image.transpose(1, 2, 0)
     Image.fromarray(rows[..., 0] if rows.shape[2] == 1 else rows[..., :3]).save(buffer, "PNG")
-    return [buffer.getvalue()] if heat is None else [buffer.getvalue(), heat_picture(image, heat)]
+    return [buffer.getvalue()] if heat is None else [buffer.getvalue(), heat_image(image, heat)]
 
 
-def heat_picture(image: NDArray[np.uint8], heat: NDArray[np.float32]) -> bytes:
+def heat_image(image: NDArray[np.uint8], heat: NDArray[np.float32]) -> bytes:
     from matplotlib.figure import Figure
 
     height, width = image.shape[1:]

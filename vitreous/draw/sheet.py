@@ -1,4 +1,4 @@
-"""Many pictures of one size in rows and columns, on one axis: an axis for each would take seconds to lay out."""
+"""Many images of one size in rows and columns, on one axis: an axis for each would take seconds to lay out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy.typing import NDArray
 
-from vitreous.draw.overlay import COLOURS
+from vitreous.draw.overlay import COLORS
 from vitreous.draw.style import INK
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ def corners_of(
     return corners, y - gap
 
 
-def colour_bar(sheet: Sheet, norm: Normalize, label: str, ticks: dict[float, str]) -> None:
+def color_bar(sheet: Sheet, norm: Normalize, label: str, ticks: dict[float, str]) -> None:
     from matplotlib.cm import ScalarMappable
 
-    bar = sheet.figure.colorbar(ScalarMappable(norm, COLOURS), ax=sheet.axis, aspect=28, pad=0.02, fraction=0.04)
+    bar = sheet.figure.colorbar(ScalarMappable(norm, COLORS), ax=sheet.axis, aspect=28, pad=0.02, fraction=0.04)
     bar.set_ticks(list(ticks), labels=list(ticks.values()), minor=False)
     bar.ax.minorticks_off()
     bar.ax.tick_params(colors=INK, labelsize=8)
@@ -91,7 +91,7 @@ def colour_bar(sheet: Sheet, norm: Normalize, label: str, ticks: dict[float, str
     bar.outline.set_visible(False)
 
 
-def coloured(values: NDArray[np.floating], norm: Normalize) -> Tile:
+def colored(values: NDArray[np.floating], norm: Normalize) -> Tile:
     from matplotlib import colormaps
 
-    return colormaps[COLOURS](np.ma.filled(norm(values), 0.0), bytes=True)[..., :3]
+    return colormaps[COLORS](np.ma.filled(norm(values), 0.0), bytes=True)[..., :3]

@@ -1,4 +1,4 @@
-"""Which parts of a picture an answer rests on: ways to ask, each a heat map that is higher where it matters more.
+"""Which parts of an image an answer rests on: ways to ask, each a heat map that is higher where it matters more.
 
     heat = METHODS["gradient rollout"](model, images, class_score(targets))        (b, v, w)
 
@@ -73,8 +73,8 @@ def occlusion(
     """heat(p) = mean over windows that cover p of [score − score with the window replaced by ``baseline``].
 
     "Visualizing and Understanding Convolutional Networks", Zeiler and Fergus 2013 (arXiv 1311.2901). ``window`` and
-    ``stride`` are in pixels: a seventh of the picture, and the window's own size. The last windows are cut off at the
-    edge. The baseline is the mean colour, which normalisation has made 0. What two places share it counts for neither:
+    ``stride`` are in pixels: a seventh of the image, and the window's own size. The last windows are cut off at the
+    edge. The baseline is the mean color, which normalization has made 0. What two places share it counts for neither:
     hiding one of two equal objects changes little.
     """
     check_score(score, model, len(images))
@@ -108,9 +108,9 @@ def integrated_gradients(
 ) -> Float[Tensor, "b y x"]:
     """heat(p) = Σ over channels of (x − x′) ∫₀¹ ∂score(x′ + α (x − x′)) / ∂x dα, with x′ the ``baseline``.
 
-    "Axiomatic Attribution for Deep Networks", Sundararajan et al. 2017 (arXiv 1703.01365). It is complete: a picture's
-    heat sums to score(x) − score(x′), up to the error of the rule with so many steps. The baseline is the mean colour,
-    which normalisation has made 0; pixels of that very colour get no heat, whatever they mean.
+    "Axiomatic Attribution for Deep Networks", Sundararajan et al. 2017 (arXiv 1703.01365). It is complete: an image's
+    heat sums to score(x) − score(x′), up to the error of the rule with so many steps. The baseline is the mean color,
+    which normalization has made 0; pixels of that very color get no heat, whatever they mean.
     """
     check_score(score, model, len(images))
     start = torch.zeros_like(images) if baseline is None else baseline.expand_as(images)
@@ -143,7 +143,7 @@ OF_ATTENTION = ("class attention", "mean attention", "rollout", "gradient rollou
 
 
 def methods_for(model: Model) -> dict[str, Method]:
-    """The methods that can serve this model, found out by looking at one empty picture."""
+    """The methods that can serve this model, found out by looking at one empty image."""
     like = next(model.parameters())
     empty = torch.zeros(1, model.config.num_channels, *model.config.image_size, device=like.device, dtype=like.dtype)
     try:
@@ -228,7 +228,7 @@ def cell_size(model: Model, image_size: Size) -> Size:
 
 
 def windows(size: Size, window: Size, stride: Size) -> Tensor:
-    """(windows, y, x): which pixels each window covers, row by row, until the whole picture is covered."""
+    """(windows, y, x): which pixels each window covers, row by row, until the whole image is covered."""
     axes = []
     for side, length, step in zip(size, window, stride, strict=True):
         first = torch.arange(0, max(1, side - length + step), step)[:, None]

@@ -1,4 +1,4 @@
-"""How a portrait comes about: a model looks at a picture, and is asked why in every way that it can answer."""
+"""How an explanation comes about: a model looks at an image, and is asked why in every way that it can answer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitreous.data.image_files import BadImage
 from vitreous.data.images import AnyImage, as_image
-from vitreous.data.pictures import BadPicture
 from vitreous.data.transforms import transforms
 from vitreous.explain.attribution import METHODS, OF_ATTENTION, Method, at_rest, cell_size, methods_for
-from vitreous.explain.explanation import RANDOM_ORDERS, Answer, Explained, Portrait
+from vitreous.explain.explanation import RANDOM_ORDERS, Answer, Explained, Explanation
 from vitreous.explain.faithfulness import deletion, insertion, on_cells
 from vitreous.explain.layers import LayerSeen, rollout_by_depth, see_layers, see_norms
 from vitreous.explain.lens import logit_lens
@@ -37,21 +37,21 @@ T = TypeVar("T")
 THOROUGH = ("occlusion", "integrated gradients")
 
 
-def portrait(
+def explain(
     model: Source,
-    picture: AnyImage,
+    image: AnyImage,
     *,
     target: str | int | None = None,
     methods: str | Sequence[str] = (),
     quick: bool = False,
     name: str | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Portrait:
-    """Everything that can be shown about a model's answer for a picture, or about another class (``target``).
+) -> Explanation:
+    """Everything that can be shown about a model's answer for an image, or about another class (``target``).
 
     ``methods`` are names of ``attribution.METHODS``; by themselves all that can serve the model, with ``quick`` those
     that ask it a few times only. An accelerated ``model`` serves where neither gradients nor attention are needed.
-    ``name`` is the model's in the portrait; ``progress`` is told what is being done.
+    ``name`` is the model's in the explanation; ``progress`` is told what is being done.
     """
     engine = model if isinstance(model, Engine) else load(model) if not isinstance(model, nn.Module) else plain(model)
     net = engine.model
@@ -61,15 +61,15 @@ def portrait(
     check_callable("progress", progress)
     number = None if target is None else class_number(net, target)
     like = next(net.parameters())
-    image = prepare(net, picture)[None].to(like.device, like.dtype)
+    pixels = prepare(net, image)[None].to(like.device, like.dtype)
     with at_rest(net):
-        sitting = Sitting(engine, image, number, steps=10 if quick else 20, tell=progress or (lambda _: None))
-        return sitting.portrait(chosen, model=name or name_of(model, net), picture=title_of(picture))
+        explainer = Explainer(engine, pixels, number, steps=10 if quick else 20, tell=progress or (lambda _: None))
+        return explainer.explanation(chosen, model=name or name_of(model, net), title=title_of(image))
 
 
 @dataclass
-class Sitting:
-    """One model, which is at rest, before one picture; ``reasons`` collect what it cannot answer."""
+class Explainer:
+    """One model, which is at rest, before one image; ``reasons`` collect what it cannot answer."""
 
     engine: Engine  # what deletion and insertion, which ask it many times, run on
     image: Float[Tensor, "1 c y x"]
@@ -82,16 +82,16 @@ class Sitting:
     def net(self) -> Model:
         return self.engine.model
 
-    def portrait(self, chosen: Mapping[str, Method], *, model: str, picture: str) -> Portrait:
+    def explanation(self, chosen: Mapping[str, Method], *, model: str, title: str) -> Explanation:
         question = ask(self.net, self.image, self.number)
         answer = Answer(self.net.spec.labels, question.probabilities, question.target)
         methods = {name: self.judged(name, method, question)[0] for name, method in chosen.items()}
         chance = self.judged("random", METHODS["random"], question, times=RANDOM_ORDERS)
         place = most_important(methods)
         layers = self.layers(place)
-        return Portrait(
+        return Explanation(
             model=model,
-            picture=picture,
+            title=title,
             image=denormalized(self.image[0], self.net.spec.preprocess),
             answer=answer,
             methods=methods,
@@ -107,7 +107,7 @@ class Sitting:
         )
 
     def judged(self, name: str, method: Method, question: Question, *, times: int = 1) -> list[Explained]:
-        """A method's map of the picture, several for a method that throws dice, and how it fares."""
+        """A method's map of the image, several for a method that throws draws, and how it fares."""
         self.tell(name)
         images = self.image.expand(times, -1, -1, -1)
         score = question.score(times, images.device)
@@ -140,7 +140,7 @@ class Sitting:
 
 
 def most_important(methods: Mapping[str, Explained]) -> Place:
-    """The centre of the hottest cell of the most faithful map."""
+    """The center of the hottest cell of the most faithful map."""
     heat = max(methods.values(), key=lambda method: method.faithfulness).heat
     row, column = divmod(int(heat.argmax()), heat.shape[1])
     return (row + 0.5) / heat.shape[0], (column + 0.5) / heat.shape[1]
@@ -180,20 +180,20 @@ def class_number(model: Model, target: str | int) -> int:
     raise ValueError(f"there is no class {target!r}{did_you_mean(target, labels)}")
 
 
-def prepare(model: Model, picture: AnyImage) -> Float[Tensor, "c y x"]:
-    """The picture as the model takes it; one smaller than a single patch has nothing to explain."""
-    opened, patch = as_image(picture), model.strides[0]
+def prepare(model: Model, image: AnyImage) -> Float[Tensor, "c y x"]:
+    """The image as the model takes it; one smaller than a single patch has nothing to explain."""
+    opened, patch = as_image(image), model.strides[0]
     if opened.height < patch[0] or opened.width < patch[1]:
         reason = (
             f"{opened.width}×{opened.height} pixels are fewer than one patch ({patch[1]}×{patch[0]}); "
-            "give a larger picture"
+            "give a larger image"
         )
-        raise BadPicture(f"{title_of(picture)}: {reason}", reason)
+        raise BadImage(f"{title_of(image)}: {reason}", reason)
     return transforms(model)(opened)
 
 
-def title_of(picture: AnyImage) -> str:
-    return Path(picture).name if isinstance(picture, str | os.PathLike) else "the picture"
+def title_of(image: AnyImage) -> str:
+    return Path(image).name if isinstance(image, str | os.PathLike) else "the image"
 
 
 def name_of(source: Source, model: Model) -> str:

@@ -1,8 +1,8 @@
-"""A portrait: everything that can be shown about one model's answer for one picture.
+"""An explanation: everything that can be shown about one model's answer for one image.
 
-portrait = vt.portrait(model, "photo.jpg")
-portrait.answer.best(), portrait.trusted
-portrait.save("explain.html")
+explanation = vt.explain(model, "photo.jpg")
+explanation.answer.best(), explanation.trusted
+explanation.save("explain.html")
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ class Explained:
 
 
 @dataclass(frozen=True, repr=False)
-class Portrait:
+class Explanation:
     """Evidence about one answer. What a model does not have is empty, and ``reasons`` say why."""
 
     model: str
-    picture: str
+    title: str  # of the image: its file's name
     image: UInt8[Tensor, "c y x"]  # as the model sees it: resized and cropped
     answer: Answer
     methods: dict[str, Explained]
@@ -144,7 +144,7 @@ class Portrait:
         return {
             "version": VERSION,
             "model": self.model,
-            "image": self.picture,
+            "image": self.title,
             "image_size": list(self.image.shape[1:]),
             "answer": self.answer.to_json(),
             "grid": list(self.chance[0].heat.shape),
@@ -164,8 +164,8 @@ class Portrait:
             "reasons": dict(self.reasons),
         }
 
-    def save(self, path: str | os.PathLike[str], *, beside: Portrait | None = None) -> None:
-        """Write one page that needs nothing but itself; ``beside`` is another model's portrait of the same picture."""
+    def save(self, path: str | os.PathLike[str], *, beside: Explanation | None = None) -> None:
+        """Write one page that needs nothing but itself; ``beside`` is another model's explanation of the same image."""
         display("page", Path(path), [self] if beside is None else [self, beside])
 
     def _repr_html_(self) -> str:
@@ -174,4 +174,4 @@ class Portrait:
 
     def __repr__(self) -> str:
         name, share = self.answer.best(1)[0]
-        return f"Portrait of {self.model} with {self.picture}: {name} {share:.1%}, trust {self.trusted or 'no map'}"
+        return f"Explanation of {self.model} with {self.title}: {name} {share:.1%}, trust {self.trusted or 'no map'}"

@@ -1,15 +1,15 @@
 """Does an explanation point at what the model uses? Measured by taking that away, and by giving nothing else.
 
     deletion       p while cells are hidden, the most important first: the faster it falls, the better
-    insertion      p while cells are shown on a hidden picture, the most important first: it should rise
+    insertion      p while cells are shown on a hidden image, the most important first: it should rise
     faithfulness   area under insertion − area under deletion
-    pointing       is the centre of the hottest cell on the object?
+    pointing       is the center of the hottest cell on the object?
 
 Curves as in "RISE", Petsiuk et al. 2018 (arXiv 1806.07421); pointing as in "Top-down Neural Attention by Excitation
 Backprop", Zhang et al. 2016 (arXiv 1608.00507). Cells are hidden, not pixels, and the same cells for every method, so
-that a fine map has no advantage over a coarse one. A half-hidden picture is unlike any that the model has learned from,
+that a fine map has no advantage over a coarse one. A half-hidden image is unlike any that the model has learned from,
 which moves every curve: so numbers mean little by themselves, and each method is compared with random on the same
-pictures. p is the probability that a score speaks of (``score.py``): for a class, that of a softmax over the classes.
+images. p is the probability that a score speaks of (``score.py``): for a class, that of a softmax over the classes.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from vitreous.models.engine import Engine
 from vitreous.options import did_you_mean
 from vitreous.spec import Size
 
-THUMBNAIL = 4  # cells each way that a blurred picture still shows
-FEWEST_PICTURES = 10  # below that an interval of resampled means says too little
+THUMBNAIL = 4  # cells each way that a blurred image still shows
+FEWEST_IMAGES = 10  # below that an interval of resampled means says too little
 RESAMPLES = 2000
 
 #: What is measured, and whether more of it is better.
 MEASURES = {"deletion": False, "insertion": True, "faithfulness": True, "pointing": True}
-Verdict = Literal["better than random", "no better than random", "worse than random", "too few pictures to say"]
+Verdict = Literal["better than random", "no better than random", "worse than random", "too few images to say"]
 
 
-def grey(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-    """The mean colour of the training pictures everywhere, which normalisation has made 0."""
+def gray(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+    """The mean color of the training images everywhere, which normalization has made 0."""
     return torch.zeros_like(images)
 
 
 def blur(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-    """What a thumbnail of 4 × 4 cells, smoothly enlarged, still shows: hidden cells keep their broad colour."""
+    """What a thumbnail of 4 × 4 cells, smoothly enlarged, still shows: hidden cells keep their broad color."""
     thumbnail = F.adaptive_avg_pool2d(images, THUMBNAIL)
     return F.interpolate(thumbnail, size=images.shape[2:], mode="bilinear", align_corners=False)
 
 
 #: What stands in the place of hidden cells.
-BASELINES: dict[str, Callable[[Tensor], Tensor]] = {"blur": blur, "grey": grey}
+BASELINES: dict[str, Callable[[Tensor], Tensor]] = {"blur": blur, "gray": gray}
 
 
 def deletion(
@@ -99,9 +99,9 @@ def auc(curve: Float[Tensor, "b points"]) -> Float[Tensor, " b"]:
 def pointing(
     heat: Float[Tensor, "b v w"], masks: Bool[Tensor, "b y x"], *, cell: Size | None = None
 ) -> Bool[Tensor, " b"]:
-    """Is the centre of the hottest cell, of equal ones the first, on the object?
+    """Is the center of the hottest cell, of equal ones the first, on the object?
 
-    ``cell`` is its size in pixels where the last cells reach beyond the picture; None takes the picture's sides for
+    ``cell`` is its size in pixels where the last cells reach beyond the image; None takes the image's sides for
     whole numbers of cells.
     """
     (height, width), (rows, columns) = masks.shape[1:], heat.shape[1:]
@@ -114,7 +114,7 @@ def pointing(
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over pictures, and the interval that holds it in 95 of 100 draws of as many pictures."""
+    """A mean over images, and the interval that holds it in 95 of 100 draws of as many images."""
 
     mean: float
     low: float
@@ -126,26 +126,26 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Table:
-    """What was measured: method → measure → one number per picture; everything else follows from these."""
+    """What was measured: method → measure → one number per image; everything else follows from these."""
 
     values: Mapping[str, Mapping[str, NDArray[np.float64]]]
     seed: int = 0
 
     @property
-    def num_pictures(self) -> int:
+    def num_images(self) -> int:
         return len(self.values["random"]["faithfulness"])
 
     def estimate(self, method: str, measure: str = "faithfulness") -> Estimate:
         return bootstrap(self.values[method][measure], self.seed)
 
     def against(self, method: str, other: str = "random", *, measure: str = "faithfulness") -> Estimate:
-        """How far a method lies above another, picture by picture."""
+        """How far a method lies above another, image by image."""
         return bootstrap(self.values[method][measure] - self.values[other][measure], self.seed)
 
     def verdict(self, method: str, measure: str = "faithfulness") -> Verdict:
         """By the interval of the paired difference to random: does it lie on one side of 0?"""
-        if self.num_pictures < FEWEST_PICTURES:
-            return "too few pictures to say"
+        if self.num_images < FEWEST_IMAGES:
+            return "too few images to say"
         difference = self.against(method, measure=measure)
         if difference.low <= 0 <= difference.high:
             return "no better than random"
@@ -172,14 +172,14 @@ def bootstrap(values: NDArray[np.float64], seed: int = 0) -> Estimate:
 
 def trust(table: Table) -> str:
     """Which explanation to believe on this model, in a sentence or three."""
-    number = table.num_pictures
-    if number < FEWEST_PICTURES:
-        few = "One picture is" if number == 1 else f"{number} pictures are"
-        return f"{few} too few to say which explanation to trust; give at least {FEWEST_PICTURES}."
+    number = table.num_images
+    if number < FEWEST_IMAGES:
+        few = "One image is" if number == 1 else f"{number} images are"
+        return f"{few} too few to say which explanation to trust; give at least {FEWEST_IMAGES}."
     names = sorted((name for name in table.values if name != "random"), key=lambda n: -table.estimate(n).mean)
     verdicts = {name: table.verdict(name) for name in names}
     good = [name for name in names if verdicts[name] == "better than random"]
-    sentences = [f"On these {number} pictures {praise(table, good)}."]
+    sentences = [f"On these {number} images {praise(table, good)}."]
     for verdict in ("no better than random", "worse than random"):
         if found := [name for name in names if verdicts[name] == verdict]:
             sentences.append(f"{verdict.capitalize()}: {', '.join(found)}.")
@@ -211,7 +211,7 @@ def compare_methods(
     baseline: str = "blur",
     batch_size: int = 16,
 ) -> Table:
-    """Every method, and random beside them, on the same pictures: faithfulness, and pointing where masks are known.
+    """Every method, and random beside them, on the same images: faithfulness, and pointing where masks are known.
 
     Without ``methods`` those that can serve the model. ``seed`` decides the random maps and the intervals alone.
     """
@@ -286,7 +286,7 @@ def curve(
 
 @torch.no_grad()
 def probability(model: Engine, images: Float[Tensor, "b c y x"], score: Score) -> Float[Tensor, " b"]:
-    """p of each picture, of the model at rest."""
+    """p of each image, of the model at rest."""
     check_score(score, model.model, len(images))
     with at_rest(model.model):
         return probabilities(model, images, score)

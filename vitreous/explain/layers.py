@@ -25,7 +25,7 @@ from vitreous.models.base import Model
 
 #: Singular values take time that grows with the cube of the tokens.
 MOST_TOKENS_RANKED = 800
-CHANNELS = "here channels look at channels, over the whole picture, and no token at another"
+CHANNELS = "here channels look at channels, over the whole image, and no token at another"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class PointsSeen:
 
 @dataclass(frozen=True)
 class LayerSeen:
-    """One block's attention to one picture. Maps are in even shares; measures have a value per head."""
+    """One block's attention to one image. Maps are in even shares; measures have a value per head."""
 
     name: str
     grid: Grid

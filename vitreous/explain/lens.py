@@ -45,7 +45,7 @@ def logit_lens(
         raise ValueError(
             f"logit_lens needs a Vitreous model, got {type(model).__name__}; for a compiled model, pass the original"
         )
-    blocks = model.blocks()
+    blocks = list(model.blocks)
     calls = watch(model, blocks, images)
     answers = {}
     for index in range(first_readable(calls), len(calls)):

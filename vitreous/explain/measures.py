@@ -1,7 +1,7 @@
 """Numbers that say how attention spreads, how far it reaches, and how layers, heads and tokens compare.
 
 Every measure is a function of tensors. A *whole* matrix is one block's attention (b, h, n, n) over all tokens of the
-picture: prefix tokens first, then the cells of the grid in raster order. Queries are rows, keys are columns. A row sums
+image: prefix tokens first, then the cells of the grid in raster order. Queries are rows, keys are columns. A row sums
 to 1, or to 0 for a token that does not ask in this block.
 """
 
@@ -97,7 +97,7 @@ def layer_similarity(wholes: Sequence[Float[Tensor, "b h n n"]]) -> Float[Tensor
 
 
 def stream_similarity(streams: Sequence[Float[Tensor, "b ..."]]) -> Float[Tensor, "b m m"]:
-    """S(i, j) = ‖XⱼᵀXᵢ‖² / (‖XᵢᵀXᵢ‖ ‖XⱼᵀXⱼ‖): linear CKA of every two layers' tokens, centred over the picture.
+    """S(i, j) = ‖XⱼᵀXᵢ‖² / (‖XᵢᵀXᵢ‖ ‖XⱼᵀXⱼ‖): linear CKA of every two layers' tokens, centered over the image.
 
     It is the cosine of the Gram matrices X Xᵀ, so that widths may differ and rotating or scaling a layer changes
     nothing. Streams are tokens (b, n, d) or maps (b, c, y, x). "Similarity of Neural Network Representations
@@ -105,15 +105,15 @@ def stream_similarity(streams: Sequence[Float[Tensor, "b ..."]]) -> Float[Tensor
     """
     tokens = [as_tokens(stream) if stream.ndim == 4 else stream for stream in streams]
     check_one_set((stream.shape[1] for stream in tokens), "similarity")
-    centred = [stream - stream.mean(dim=1, keepdim=True) for stream in tokens]
-    grams = [rearrange(stream @ stream.transpose(-2, -1), "b q k -> b (q k)") for stream in centred]
+    centered = [stream - stream.mean(dim=1, keepdim=True) for stream in tokens]
+    grams = [rearrange(stream @ stream.transpose(-2, -1), "b q k -> b (q k)") for stream in centered]
     return cosines(torch.stack(grams, dim=1))
 
 
 def outliers(norms: Float[Tensor, "b n"], *, factor: float = 3.0) -> Bool[Tensor, "b n"]:
-    """‖x(i)‖ > factor · median over the picture's tokens of ‖x‖: tokens that no longer stand for their cell.
+    """‖x(i)‖ > factor · median over the image's tokens of ‖x‖: tokens that no longer stand for their cell.
 
-    Large models keep notes about the whole picture in a few tokens of dull background, whose norms are several times
+    Large models keep notes about the whole image in a few tokens of dull background, whose norms are several times
     those of the rest ("Vision Transformers Need Registers", Darcet et al. 2023, arXiv 2309.16588). The paper cuts at a
     norm read off each model's histogram. A multiple of the median needs no histogram: the few do not move the median,
     and the scale of all norms cancels. The spread of the norms would be a worse yardstick: where all are nearly equal,
@@ -123,7 +123,7 @@ def outliers(norms: Float[Tensor, "b n"], *, factor: float = 3.0) -> Bool[Tensor
 
 
 def on_grid(tokens: Float[Tensor, "*b n"], grid: Grid, num_prefix: int) -> Float[Tensor, "*b y x"]:
-    """One number per token → those of the cells, laid out as they lie in the picture."""
+    """One number per token → those of the cells, laid out as they lie in the image."""
     check_tokens(tokens.shape[-1], grid, num_prefix)
     return tokens[..., num_prefix:].unflatten(-1, grid)
 

@@ -122,7 +122,7 @@ def plain(model: nn.Module) -> Model:
 
 def entrances(model: Model) -> set[nn.Module]:
     """The parts that may be the first to be given the images: those outside the blocks."""
-    inside = {part for block in model.blocks() for part in block.modules()}
+    inside = {part for block in model.blocks for part in block.modules()}
     return set(model.modules()) - inside - {model}
 
 
@@ -166,7 +166,7 @@ Place = tuple[nn.Module, str, Seam]
 
 
 def named_blocks(model: Model) -> Iterator[tuple[str, nn.Module]]:
-    for index, block in enumerate(model.blocks()):
+    for index, block in enumerate(model.blocks):
         yield f"blocks.{index}", block
 
 

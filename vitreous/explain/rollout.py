@@ -1,4 +1,4 @@
-"""From the attention of many layers to one map of the picture: whence the answer drew its information.
+"""From the attention of many layers to one map of the image: whence the answer drew its information.
 
 Layers are whole matrices (b, h, n, n) in the order of computation, queries as rows and keys as columns (see
 ``measures.py``). A result (b, n, n) says in row i how much of every first token has reached token i in the end.
@@ -49,7 +49,7 @@ def rollout(
         raise ValueError(f"discard is the share of weights to leave out, from 0 to below 1; got {discard}")
     result = identity = identity_like(wholes[0])
     for whole in wholes:
-        step = normalised(without_smallest(FUSIONS[fusion](whole, dim=1), discard))
+        step = normalized(without_smallest(FUSIONS[fusion](whole, dim=1), discard))
         result = ((step + identity) / 2 if residual else step) @ result
     return result
 
@@ -71,7 +71,7 @@ def gradient_rollout(raised: Sequence[Float[Tensor, "b h n n"]]) -> Float[Tensor
 def raising(weights: Float[Tensor, "*b"], gradient: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
     """(∇A ⊙ A)⁺: how far each weight raised the score of which ∇A is the gradient.
 
-    Of the weights as they were computed, and laid onto the picture afterwards: where several weights share a cell, or
+    Of the weights as they were computed, and laid onto the image afterwards: where several weights share a cell, or
     several cells a weight, the product of sums is not the sum of products.
     """
     return (gradient * weights).clamp_min(0)
@@ -109,7 +109,7 @@ def without_smallest(weights: Float[Tensor, "b n n"], share: float) -> Float[Ten
     return weights.scatter(-1, smallest, 0.0)
 
 
-def normalised(weights: Float[Tensor, "b n n"]) -> Float[Tensor, "b n n"]:
+def normalized(weights: Float[Tensor, "b n n"]) -> Float[Tensor, "b n n"]:
     """Rows that sum to 1. A row of zeros, of a token that does not ask or whose heads agree on nothing, becomes I's."""
     total = weights.sum(dim=-1, keepdim=True)
     return torch.where(total > 0, weights / total, identity_like(weights))

@@ -53,8 +53,8 @@ def bootstrap(
 ) -> Estimate:
     """Any statistic of rows, with the interval of its percentiles when the rows are drawn again with replacement."""
     values = np.asarray(rows)
-    dice = np.random.default_rng(seed)
-    drawn = [statistic(values[dice.integers(0, len(values), len(values))]) for _ in range(rounds)]
+    draws = np.random.default_rng(seed)
+    drawn = [statistic(values[draws.integers(0, len(values), len(values))]) for _ in range(rounds)]
     low, high = np.nanquantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     value = float(statistic(values))
     return Estimate(value, min(float(low), value), max(float(high), value), len(values))

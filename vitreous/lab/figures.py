@@ -34,15 +34,15 @@ def usual(outcome: Outcome, claim: Claim) -> Figure:
 
 
 def over_an_axis(cases: Sequence[Case], names: Axes) -> Figure:
-    """A line of dots for each group; what was predicted is drawn in the group's colour where there are several."""
+    """A line of dots for each group; what was predicted is drawn in the group's color where there are several."""
     figure, (axis,) = side_by_side(1, width=6.8, height=3.3)
     groups = {name: list(members) for name, members in groupby(cases, key=lambda case: case.group)}
     alone = len(groups) == 1
-    for (name, members), (colour, _) in zip(groups.items(), LINES * (1 + len(groups)), strict=False):
+    for (name, members), (color, _) in zip(groups.items(), LINES * (1 + len(groups)), strict=False):
         for which, style in (("document", DOCUMENT), ("right", RIGHT)):
             if not shared(groups.values(), which):
-                predicted(axis, members, which, style if alone else {**style, "color": colour})
-        dots(axis, members, INK if alone else colour, name or "measured")
+                predicted(axis, members, which, style if alone else {**style, "color": color})
+        dots(axis, members, INK if alone else color, name or "measured")
     for which, style in (("document", DOCUMENT), ("right", RIGHT)):
         if shared(groups.values(), which):
             predicted(axis, cases, which, {**style, "color": INK})
@@ -85,12 +85,12 @@ def predicted(axis: axes.Axes, cases: Sequence[Case], which: str, style: dict[st
         axis.plot(list(line), list(line.values()), **style)
 
 
-def dots(axis: axes.Axes, cases: Sequence[Case], colour: str, name: str) -> None:
-    centres = [case.measured.value for case in cases]
+def dots(axis: axes.Axes, cases: Sequence[Case], color: str, name: str) -> None:
+    centers = [case.measured.value for case in cases]
     below = [case.measured.value - case.measured.low for case in cases]
     above = [case.measured.high - case.measured.value for case in cases]
-    axis.errorbar([place(case) for case in cases], centres, yerr=(below, above), fmt="o", markersize=4.5, capsize=2.5,
-                  color=colour, elinewidth=1.2, label=name, zorder=3)  # fmt: skip
+    axis.errorbar([place(case) for case in cases], centers, yerr=(below, above), fmt="o", markersize=4.5, capsize=2.5,
+                  color=color, elinewidth=1.2, label=name, zorder=3)  # fmt: skip
 
 
 def explain_lines(axis: axes.Axes, cases: Sequence[Case]) -> None:
@@ -110,8 +110,8 @@ def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], names: 
     """One line with dots for each name: its places and its values. Later ones are thinner: none hides another."""
     figure, (axis,) = side_by_side(1, width=5.6, height=3.3)
     thickness = [1.4 + 0.8 * others for others in reversed(range(len(lines)))]
-    for (name, (places, values)), (colour, style), wide in zip(lines.items(), LINES, thickness, strict=False):
-        axis.plot(places, values, "o", color=colour, linestyle=style, linewidth=wide, markersize=3 + wide, label=name)
+    for (name, (places, values)), (color, style), wide in zip(lines.items(), LINES, thickness, strict=False):
+        axis.plot(places, values, "o", color=color, linestyle=style, linewidth=wide, markersize=3 + wide, label=name)
     axis.set_xlabel(names.x)
     axis.set_ylabel(names.y)
     axis.set_ylim(bottom=0)
@@ -149,17 +149,17 @@ def stretch(axis: axes.Axes, sizes: Sequence[float]) -> None:
         axis.set_xticks([0.0, *decades])
 
 
-def mark(axis: axes.Axes, prediction: Prediction | None, row: float, colour: str, name: str) -> None:
+def mark(axis: axes.Axes, prediction: Prediction | None, row: float, color: str, name: str) -> None:
     """A predicted value as a bar as wide as its tolerance, a bound as an arrow that points to where it allows."""
     if prediction is None:
         return
     label = f"_{name}" if any(name == text for text in axis.get_legend_handles_labels()[1]) else name
     if isinstance(prediction, Near):
-        axis.errorbar([prediction.value], [row], xerr=prediction.within, fmt="|", color=colour, markersize=9,
+        axis.errorbar([prediction.value], [row], xerr=prediction.within, fmt="|", color=color, markersize=9,
                       markeredgewidth=1.8, elinewidth=3, alpha=0.85, label=label)  # fmt: skip
     else:
         marker = {AtLeast: "$\\rightarrow$", AtMost: "$\\leftarrow$"}[type(prediction)]
-        axis.plot([prediction.value], [row], marker=marker, color=colour, markersize=10, linestyle="none", label=label)
+        axis.plot([prediction.value], [row], marker=marker, color=color, markersize=10, linestyle="none", label=label)
 
 
 def wrapped(label: str, width: int = 44) -> str:

@@ -31,7 +31,7 @@ def write_pages(folder: Path, outcomes: Sequence[Outcome]) -> None:
         content = json.dumps(outcome.to_json(), indent=1) + "\n"
         write_atomically(folder / "results" / f"{outcome.name}.json", content.encode())
         if outcome.cases:
-            write_atomically(folder / "figures" / f"{outcome.name}.png", picture(find(outcome.name), outcome))
+            write_atomically(folder / "figures" / f"{outcome.name}.png", image(find(outcome.name), outcome))
     for name, text in pages(outcomes).items():
         write_atomically(folder / name, text.encode())
 
@@ -51,8 +51,8 @@ def read_results(folder: Path) -> list[Outcome]:
     return [Outcome.from_json(json.loads(path.read_bytes())) for path in sorted((folder / "results").glob("*.json"))]
 
 
-def picture(experiment: Experiment, outcome: Outcome) -> bytes:
-    """The figure in 64 colours: sharp, and a few kilobytes."""
+def image(experiment: Experiment, outcome: Outcome) -> bytes:
+    """The figure in 64 colors: sharp, and a few kilobytes."""
     buffer = io.BytesIO()
     with any_script():
         experiment.draw(outcome).savefig(buffer, format="png", facecolor="white", dpi=110)

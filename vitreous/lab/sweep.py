@@ -1,7 +1,7 @@
 """The small runs that several claims share, as a table: how each differs from the base.
 
 In full a plain ViT, and what is to be compared with it, learns CIFAR-10 for a minute; quickly, a still smaller one
-learns centred shapes for a second. ``trained.py`` trains them, each once.
+learns centered shapes for a second. ``trained.py`` trains them, each once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Pair = tuple[Dataset, Dataset]
 
 @dataclass(frozen=True)
 class Run:
-    """How a run differs from the base; ``data`` gives it other pictures to train and to be measured on.
+    """How a run differs from the base; ``data`` gives it other images to train and to be measured on.
 
     ``change`` does to the built model what no config can say, without touching its parameters' names and shapes.
     """
@@ -95,8 +95,8 @@ def patch(factor: float) -> Alter:
     return alter
 
 
-def pictures(number: int) -> Alter:
-    """Only so many training pictures, another choice of them for every seed."""
+def images(number: int) -> Alter:
+    """Only so many training images, another choice of them for every seed."""
     return lambda recipe: replace(recipe, data=replace(recipe.data, limit=number))
 
 
@@ -105,7 +105,7 @@ def unaugmented(recipe: Recipe) -> Recipe:
 
 
 def local(recipe: Recipe) -> Recipe:
-    """A network of convolutions whose units see less than the whole picture: 9 of 16 pixels, 23 of 32."""
+    """A network of convolutions whose units see less than the whole image: 9 of 16 pixels, 23 of 32."""
     size = recipe.model.image_size
     stages = 1 if size[0] == 16 else 2
     return unaugmented(replace(recipe, model=ConvNetConfig(image_size=size, num_stages=stages, dim=size[0] * 2)))
@@ -116,20 +116,20 @@ def both(first: Alter, second: Alter) -> Alter:
 
 
 def bare(recipe: Recipe) -> Recipe:
-    """No regularisation of any kind."""
+    """No regularization of any kind."""
     return unaugmented(decay(0.0)(recipe))
 
 
 def heavy(recipe: Recipe) -> Recipe:
     """Everything that DeiT is trained with: RandAugment, mixing, erasing, smoothing, drop path, strong decay."""
     augment = replace(recipe.augment, randaugment_ops=2, erase_rate=0.25, mixup=0.8, cutmix=1.0)
-    regularised = model(drop_path_rate=0.1)(decay(0.1)(recipe))
-    return replace(regularised, augment=augment, task=Classify(smoothing=0.1))
+    regularized = model(drop_path_rate=0.1)(decay(0.1)(recipe))
+    return replace(regularized, augment=augment, task=Classify(smoothing=0.1))
 
 
 def without_residuals(model: Backbone) -> None:
     """Blocks whose branches replace the stream instead of being added to it."""
-    for block in model.blocks():
+    for block in model.blocks:
         assert isinstance(block, PreNormBlock)
         setattr(block, "forward", partial(branches_only, block))  # noqa: B010 - mypy lets nobody assign to a method
 
@@ -147,7 +147,7 @@ def with_relu(model: Backbone) -> None:
                 setattr(module, name, nn.ReLU())
 
 
-FEW, SOME, MANY = pictures(500), pictures(2_000), pictures(8_000)
+FEW, SOME, MANY = images(500), images(2_000), images(8_000)
 
 RUNS: dict[str, Run] = {
     "patch_half": Run(patch(0.5), quick_seeds=0),

@@ -22,7 +22,7 @@ FORMULAS = (
     "attention_eigenvalues", "attention_rank", "attention_macs", "quadratic_term", "activation_memory",
     "doubled_side", "attention_parameters", "training_compute", "window_cost", "patch_embedding_cost",
     "layer_norm", "drop_path", "cutmix", "cosine_schedule", "relative_bias",
-    "distillation_loss", "contrastive_loss", "detection_loss", "gelu", "quantisation",
+    "distillation_loss", "contrastive_loss", "detection_loss", "gelu", "quantization",
     "truncated_normal", "attention_distance", "rollout", "flops_or_macs", "quoted_accuracies",
     "size_table",
 )  # fmt: skip
@@ -32,9 +32,9 @@ MECHANISMS = (
 )  # fmt: skip
 MEASURED = (
     "norm_placement", "low_pass", "receptive_field", "distant_halves", "occlusion",
-    "entropy_generalisation", "head_importance", "scaling_law", "small_data", "layers_near_to_far",
-    "pooling_and_positions", "patch_size", "heads_specialise", "training_ingredients", "sharp_minima",
-    "universal_approximation", "generalisation_bounds", "attention_spectrum", "softmax_saturation",
+    "entropy_generalization", "head_importance", "scaling_law", "small_data", "layers_near_to_far",
+    "pooling_and_positions", "patch_size", "heads_specialize", "training_ingredients", "sharp_minima",
+    "universal_approximation", "generalization_bounds", "attention_spectrum", "softmax_saturation",
 )  # fmt: skip
 PARTS = {"Formulas": FORMULAS, "Mechanisms": MECHANISMS, "Measured": MEASURED}
 NAMES = FORMULAS + MECHANISMS + MEASURED

@@ -29,16 +29,16 @@ from vitreous.train.loop import Diverged, Trainer
 from vitreous.train.parallel import World
 from vitreous.weights.files import read, save
 
-SEEN_PICTURES = 2_000  # of the training set, that the generalisation gap is measured on
+SEEN_IMAGES = 2_000  # of the training set, that the generalization gap is measured on
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run. The model is loaded, and the pictures are opened, when somebody asks for them."""
+    """A finished run. The model is loaded, and the images are opened, when somebody asks for them."""
 
     recipe: Recipe
     accuracy: float  # on ``valid``
-    train_accuracy: float  # on training pictures, not augmented
+    train_accuracy: float  # on training images, not augmented
     losses: list[float]  # of every step
     gradients: list[float]  # their length at every step, before clipping
     seconds: float  # of training
@@ -63,7 +63,7 @@ class Trained:
 
     @cached_property
     def valid(self) -> Dataset:
-        """The pictures that the accuracy was measured on, which training never saw."""
+        """The images that the accuracy was measured on, which training never saw."""
         return datasets(self.run, self.recipe, self.trial)[1]
 
 
@@ -130,19 +130,19 @@ def kept(path: Path, key: str) -> dict[str, Any] | None:
 
 
 def datasets(run: Run, recipe: Recipe, trial: Trial) -> Pair:
-    """Training and validation pictures."""
+    """Training and validation images."""
     if run.data is not None:
         train, valid = run.data(trial)
     else:
-        train, valid = usual_pictures(trial.cifar if not trial.quick else "", recipe.model.image_size[0])
+        train, valid = usual_images(trial.cifar if not trial.quick else "", recipe.model.image_size[0])
     if number := recipe.data.limit:
         train = train.subset(np.random.default_rng(recipe.train.seed).permutation(len(train))[:number])
     return train, valid
 
 
 @lru_cache(maxsize=2)
-def usual_pictures(cifar: str, side: int) -> Pair:
-    """CIFAR-10 with its test set or, where it is not given, centred shapes."""
+def usual_images(cifar: str, side: int) -> Pair:
+    """CIFAR-10 with its test set or, where it is not given, centered shapes."""
     if not cifar:
         return centred_shapes(250 * side, side, seed=0), centred_shapes(500, side, seed=1)
     splits = open_data(cifar, valid_share=0.0)
@@ -151,9 +151,9 @@ def usual_pictures(cifar: str, side: int) -> Pair:
 
 
 def centred_shapes(number: int, side: int, *, seed: int) -> Arrays:
-    """Scenes of one object, cut to a square around its centre: easy enough to be learned in a second."""
+    """Scenes of one object, cut to a square around its center: easy enough to be learned in a second."""
     scenes = Shapes(number, 2 * side, seed=seed, max_objects=1).batch(np.arange(number))
-    corners = scenes.composition.centre[:, 0] - side // 2
+    corners = scenes.composition.center[:, 0] - side // 2
     cut = [image[:, y : y + side, x : x + side] for image, (y, x) in zip(scenes.images, corners, strict=True)]
     return Arrays(np.stack(cut), one_hot(scenes.labels, len(Shapes.classes)), Shapes.classes)
 
@@ -170,7 +170,7 @@ def train(run: Run, recipe: Recipe, trial: Trial, place: Path) -> dict[str, Any]
             diverged = True
         lines = [json.loads(line) for line in (Path(folder) / "log.jsonl").read_text().splitlines()]
         steps = [line for line in lines if line["kind"] == "train"]
-        seen = data.subset(np.arange(min(SEEN_PICTURES, len(data))))
+        seen = data.subset(np.arange(min(SEEN_IMAGES, len(data))))
         found = {
             "accuracy": accuracy(trainer, valid),
             "train_accuracy": accuracy(trainer, seen),

@@ -18,7 +18,7 @@ class Trial:
 
     quick: bool = False
     weights: str = ""  # DeiT-Tiny: a file, or a public name
-    photos: str = ""  # a folder of pictures, in folders by class
+    photos: str = ""  # a folder of images, in folders by class
     cifar: str = ""  # a folder with CIFAR-10
     folder: Path = Path("runs/lab")  # where trained models are kept
     series: dict[str, list[float]] = field(default_factory=dict)

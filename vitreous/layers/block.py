@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 
 class PreNormBlock(Block):
-    """x + F(norm(x)): the residual stream is never normalised, so a final norm must follow the last block."""
+    """x + F(norm(x)): the residual stream is never normalized, so a final norm must follow the last block."""
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         x = x + self.drop_path(self.scale1(self.mixer(self.norm1(x), grid, num_prefix)))

@@ -4,8 +4,8 @@
 
     N(i) = cells of the 3×3 blocks around i's block, and of some blocks drawn at random
 
-Neighbours see what is near; through random blocks any two cells are a few layers apart. Where we differ from the paper:
-neighbours stand around a block rather than in a row with it, and all heads of a layer share its random blocks.
+Neighbors see what is near; through random blocks any two cells are a few layers apart. Where we differ from the paper:
+neighbors stand around a block rather than in a row with it, and all heads of a layer share its random blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from vitreous.layers.local import neighbourhoods
+from vitreous.layers.local import neighborhoods
 from vitreous.layers.mixer import MixerContext
 from vitreous.layers.position import Grid
 from vitreous.layers.sparse import Groups, Sparse, SparseAttention, outer, outer_places
@@ -53,7 +53,7 @@ class BlockSparseAttention(SparseAttention):
 
     def seen_blocks(self, grid: Grid, device: torch.device) -> tuple[Int[Tensor, "g s"], Bool[Tensor, "g s"]]:
         """For each of a grid of blocks those it looks at, and which of these count: each block once."""
-        near = neighbourhoods(grid, 1, largest_side=1, device=device)
+        near = neighborhoods(grid, 1, largest_side=1, device=device)
         num_blocks = grid[0] * grid[1]
         draws = scrambled(torch.arange(num_blocks * self.num_random, device=device) + self.salt)
         seen = torch.cat([near.keys, (draws % num_blocks).reshape(num_blocks, self.num_random)], dim=1)

@@ -1,4 +1,4 @@
-"""What mixers share that look at the neighbours of a cell: tokens laid out as a map, a window with a middle."""
+"""What mixers share that look at the neighbors of a cell: tokens laid out as a map, a window with a middle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitreous.layers.position import Grid
 def as_map(tokens: Float[Tensor, "b n d"], grid: Grid | None) -> Float[Tensor, "b d y x"]:
     """A view: channels stay innermost in memory, which is how convolutions on a CPU like them best."""
     if grid is None:
-        raise ValueError("neighbours need the whole grid: this mixer does not work with dropped tokens")
+        raise ValueError("neighbors need the whole grid: this mixer does not work with dropped tokens")
     return rearrange(tokens, "b (y x) d -> b d y x", y=grid[0], x=grid[1])
 
 
@@ -31,7 +31,7 @@ def check_odd(name: str, size: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeighbourMixer(Mixer):
+class NeighborMixer(Mixer):
     """Options of a mixer by which a cell sees the cells around it and nothing else."""
 
-    no_prefix: ClassVar[str] = "they have no neighbours on the grid"
+    no_prefix: ClassVar[str] = "they have no neighbors on the grid"

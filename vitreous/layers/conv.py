@@ -1,4 +1,4 @@
-"""Convolutions and poolings that torch does not have: standardised filters, and TensorFlow's padding."""
+"""Convolutions and poolings that torch does not have: standardized filters, and TensorFlow's padding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pad_same(
 
 
 class StdConv2d(nn.Conv2d):
-    """A convolution whose filters are standardised, Ŵ = (W − μ) / √(σ² + ε), each over its own numbers.
+    """A convolution whose filters are standardized, Ŵ = (W − μ) / √(σ² + ε), each over its own numbers.
 
     "Weight Standardization", Qiao et al. 2019 (arXiv 1903.10520). It goes with GroupNorm, which needs no large batch.
     No bias, and padding as in TensorFlow ("SAME"), which with a stride follows the size of the map.
@@ -34,9 +34,9 @@ class StdConv2d(nn.Conv2d):
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d v w"]:
         if self.stride[0] > 1:
             x = pad_same(x, self.kernel_size[0], self.stride[0])
-        return self._conv_forward(x, self.standardised(), None)
+        return self._conv_forward(x, self.standardized(), None)
 
-    def standardised(self) -> Float[Tensor, "d c k k"]:
+    def standardized(self) -> Float[Tensor, "d c k k"]:
         return F.layer_norm(self.weight, list(self.weight.shape[1:]), eps=self.eps)
 
 

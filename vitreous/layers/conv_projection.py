@@ -4,7 +4,7 @@
     y       = W · softmax(q kᵀ / √d) v
 
 The convolutions are depthwise, so that they add little to the cost; those of keys and values step over ``kv_stride``
-cells, so that there are kv_stride² times fewer keys. Prefix tokens have no neighbours and skip the convolutions.
+cells, so that there are kv_stride² times fewer keys. Prefix tokens have no neighbors and skip the convolutions.
 
 Note the scale: as in the paper's code it is the root of the whole width d, not of a head's.
 """
@@ -74,7 +74,7 @@ class ConvProjectedAttention(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvProjection(Mixer):
-    """Every cell looks at all of a coarser grid; queries, keys and values have seen their neighbours."""
+    """Every cell looks at all of a coarser grid; queries, keys and values have seen their neighbors."""
 
     name: ClassVar[str] = "conv_projection"
     kernel: int = 3

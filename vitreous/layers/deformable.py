@@ -1,4 +1,4 @@
-"""Deformable attention in DAT's sense: all queries share one set of keys, and the picture decides where these lie.
+"""Deformable attention in DAT's sense: all queries share one set of keys, and the image decides where these lie.
 
 "Vision Transformer with Deformable Attention", Xia et al. 2022 (arXiv 2201.00520).
 
@@ -10,7 +10,7 @@ With a point for every cell this costs as much as full attention; a stride r bet
 cheaper. In Deformable DETR's sense every query has points of its own: see ``deformable_points.py``.
 
 Points are (x, y) and the map reaches from −1 to 1. As in the published models, a point is counted from the corner of
-the map (the first cell is centred at −1 + 1/n) and read as if −1 were the centre of the first cell: even a point that
+the map (the first cell is centered at −1 + 1/n) and read as if −1 were the center of the first cell: even a point that
 is not shifted is read a little inwards of its cell.
 """
 
@@ -50,7 +50,7 @@ class ReferencePoints(nn.Module):
         local = self.act(self.norm(rearrange(self.conv(q), "b c y x -> b y x c")))
         grid = local.shape[1], local.shape[2]
         shifts = self.reach * self.proj(local).tanh().flip(-1)  # (y, x) in the published weights
-        return normalised(centres(grid, like=q).unflatten(0, grid) + shifts, grid)
+        return normalized(centers(grid, like=q).unflatten(0, grid) + shifts, grid)
 
 
 class DeformableAttention(nn.Module):
@@ -87,7 +87,7 @@ class DeformableAttention(nn.Module):
         return rearrange(x, "b (y x) (g c) -> (b g) c y x", y=grid[0], g=self.num_groups)
 
     def places(self, points: Float[Tensor, "bg v w 2"], grid: Grid) -> Float[Tensor, "b g 1 m 2"]:
-        """Where a group's points are read, from the map's edge at 0 to that at 1: −1 and 1 are outer cells' centres.
+        """Where a group's points are read, from the map's edge at 0 to that at 1: −1 and 1 are outer cells' centers.
 
         With several groups keys and values blend what all of them have read, each at its own points.
         """
@@ -97,7 +97,7 @@ class DeformableAttention(nn.Module):
 
     def bias(self, points: Float[Tensor, "bg v w 2"], grid: Grid) -> Float[Tensor, "b h n m"]:
         """The table at every displacement between a query and a point, measured by the map: it stretches with it."""
-        queries = normalised(centres(grid, like=points), grid)
+        queries = normalized(centers(grid, like=points), grid)
         keys = rearrange(points, "(b g) v w two -> g b 1 (v w) two", g=self.num_groups)
         displacements = rearrange((queries[:, None] - keys) / 2, "g b n m two -> g (b n) m two")
         rows, columns = offsets(self.relative.grid)
@@ -106,17 +106,17 @@ class DeformableAttention(nn.Module):
 
 
 def read(maps: Float[Tensor, "b c y x"], points: Float[Tensor, "b v w 2"]) -> Float[Tensor, "b c v w"]:
-    """Bilinear interpolation between the four cells around each point; −1 and 1 are the centres of the outer cells."""
+    """Bilinear interpolation between the four cells around each point; −1 and 1 are the centers of the outer cells."""
     return F.grid_sample(maps, points, align_corners=True)
 
 
-def centres(grid: Grid, *, like: Tensor) -> Float[Tensor, "n 2"]:
-    """(x, y) of the centre of every cell, in cells."""
+def centers(grid: Grid, *, like: Tensor) -> Float[Tensor, "n 2"]:
+    """(x, y) of the center of every cell, in cells."""
     y, x = coordinates(grid, like.device)
     return torch.stack([x, y], dim=-1).to(like.dtype) + 0.5
 
 
-def normalised(points: Float[Tensor, "*b 2"], grid: Grid) -> Float[Tensor, "*b 2"]:
+def normalized(points: Float[Tensor, "*b 2"], grid: Grid) -> Float[Tensor, "*b 2"]:
     """Points in cells, counted from the corner, as they lie between −1 and 1."""
     x, y = points.unbind(-1)
     return torch.stack([x / grid[1], y / grid[0]], dim=-1) * 2 - 1
@@ -140,7 +140,7 @@ class Deformable(Mixer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if even := [kernel for kernel in self.kernels if kernel % 2 == 0]:
-            raise ValueError(f"each of kernels must be odd, to be centred on a cell; got {even[0]}")
+            raise ValueError(f"each of kernels must be odd, to be centered on a cell; got {even[0]}")
 
     def make(self, context: MixerContext) -> DeformableAttention:
         return DeformableAttention(

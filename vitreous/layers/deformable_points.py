@@ -27,7 +27,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.layers.attention import Seam
-from vitreous.layers.deformable import centres
+from vitreous.layers.deformable import centers
 from vitreous.layers.layout import AnyLayout, Points
 from vitreous.layers.mixer import Mixer, MixerContext, check_heads
 from vitreous.layers.position import Grid
@@ -149,7 +149,7 @@ class PointAttention(nn.Module):
 
 
 def star(num_heads: int, num_levels: int, num_points: int) -> Float[Tensor, "h l p 2"]:
-    """Rays from the centre, one per head, that reach the sides of squares with a half side of 1, 2, … cells."""
+    """Rays from the center, one per head, that reach the sides of squares with a half side of 1, 2, … cells."""
     angles = torch.arange(num_heads) * (2 * math.pi / num_heads)
     rays = torch.stack([angles.cos(), angles.sin()], dim=-1)
     rays = rays / rays.abs().amax(-1, keepdim=True)
@@ -174,7 +174,7 @@ class SelfPointAttention(nn.Module):
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         if grid is None or num_prefix:
             raise ValueError(f"deformable attention reads a whole map and nothing else, got {num_prefix} prefix tokens")
-        reference = centres(grid, like=x) / x.new_tensor([grid[1], grid[0]])
+        reference = centers(grid, like=x) / x.new_tensor([grid[1], grid[0]])
         return self.points(x, x, shapes=[grid], reference=reference[None, :, None])
 
 

@@ -1,9 +1,9 @@
 """A depthwise convolution over the grid: every channel is mixed by a small filter of its own.
 
-    y[i, j] = b + Σ w[u, v] ⊙ x[i + u, j + v]        over k × k neighbours, zeros beyond the border
+    y[i, j] = b + Σ w[u, v] ⊙ x[i + u, j + v]        over k × k neighbors, zeros beyond the border
 
 What stands for attention in ConvNeXt ("A ConvNet for the 2020s", Liu et al. 2022, arXiv 2201.03545). The filter is the
-same everywhere and whatever the picture shows; no channel speaks to another, which is the MLP's part. It costs k²
+same everywhere and whatever the image shows; no channel speaks to another, which is the MLP's part. It costs k²
 products per number, so that 7×7 is cheap beside an MLP.
 """
 
@@ -15,7 +15,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.cells import NeighbourMixer, as_map, as_tokens, check_odd
+from vitreous.layers.cells import NeighborMixer, as_map, as_tokens, check_odd
 from vitreous.layers.mixer import MixerContext
 from vitreous.layers.position import Grid
 
@@ -32,7 +32,7 @@ class DepthwiseConv(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Depthwise(NeighbourMixer):
+class Depthwise(NeighborMixer):
     """Every cell sees the ``kernel`` × ``kernel`` cells around it, channel by channel."""
 
     name: ClassVar[str] = "depthwise"

@@ -10,7 +10,7 @@ from vitreous.layers.patch import pad_to_patches
 
 
 class ConvDownsample(nn.Module):
-    """A convolution of 3×3 with stride 2: neighbouring tokens share what lies between them."""
+    """A convolution of 3×3 with stride 2: neighboring tokens share what lies between them."""
 
     def __init__(self, dim_in: int, dim_out: int) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class ConvDownsample(nn.Module):
 
 
 class PatchMerging(nn.Module):
-    """Swin's: every 2×2 tokens side by side, normalised and projected. Odd sides are padded with zeros."""
+    """Swin's: every 2×2 tokens side by side, normalized and projected. Odd sides are padded with zeros."""
 
     def __init__(self, dim_in: int, dim_out: int, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class PatchMerging(nn.Module):
 
 
 class OverlapEmbed(nn.Module):
-    """norm(conv(x)) with a kernel wider than its stride, so that neighbouring tokens see some of the same pixels.
+    """norm(conv(x)) with a kernel wider than its stride, so that neighboring tokens see some of the same pixels.
 
     Padded by half a kernel unless told otherwise; sides that the stride does not divide are padded with zeros first.
     """

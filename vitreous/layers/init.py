@@ -18,7 +18,7 @@ def trunc_normal_(tensor: Tensor, std: float = 0.02) -> Tensor:
 
 
 @runtime_checkable
-class StartsItself(Protocol):
+class HasOwnInit(Protocol):
     """A part that starts in a way of its own wherever it is put: ``apply`` comes to it after its children."""
 
     def init_own(self) -> None: ...
@@ -30,7 +30,7 @@ def init_deit(module: nn.Module) -> None:
         trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-    elif isinstance(module, StartsItself):
+    elif isinstance(module, HasOwnInit):
         module.init_own()
 
 
@@ -40,7 +40,7 @@ def init_convnext(module: nn.Module) -> None:
         trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-    elif isinstance(module, StartsItself):
+    elif isinstance(module, HasOwnInit):
         module.init_own()
 
 
@@ -54,7 +54,7 @@ def init_vit(module: nn.Module) -> None:
         nn.init.kaiming_normal_(module.weight, nonlinearity="linear")
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-    elif isinstance(module, StartsItself):
+    elif isinstance(module, HasOwnInit):
         module.init_own()
 
 

@@ -2,7 +2,7 @@
 
 "MobileNetV2: Inverted Residuals and Linear Bottlenecks", Sandler et al. 2018 (arXiv 1801.04381).
 
-Its relative that normalises first and weighs its channels is in ``layers/mbconv.py``.
+Its relative that normalizes first and weighs its channels is in ``layers/mbconv.py``.
 """
 
 from __future__ import annotations

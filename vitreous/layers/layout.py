@@ -117,7 +117,7 @@ def regions(grid: Grid, key_grid: Grid, stride: Grid | None, *, like: Tensor) ->
             )
         cell = torch.arange(length, device=like.device)
         region = torch.arange(count, device=like.device)[:, None]
-        if stride is None:  # as adaptive pooling has them: neighbours share a cell where the parts do not come out even
+        if stride is None:  # as adaptive pooling has them: neighbors share a cell where the parts do not come out even
             inside = (cell >= region * length // count) & (cell < -(-(region + 1) * length // count))
         else:
             inside = cell // stride[axis] == region

@@ -2,7 +2,7 @@
 
     N(y, x) = {(y + d·i, x + d·j) : |i|, |j| ≤ r}, as far as the grid reaches        d the dilation, 1 for local
 
-Neighbourhoods have two dimensions ("Stand-Alone Self-Attention in Vision Models", Ramachandran et al. 2019, arXiv
+Neighborhoods have two dimensions ("Stand-Alone Self-Attention in Vision Models", Ramachandran et al. 2019, arXiv
 1906.05909), and what lies outside is left out before the softmax. Dilated ones reach further at the same cost ("Dilated
 Neighborhood Attention Transformer", Hassani and Shi 2022, arXiv 2209.15001).
 """
@@ -25,11 +25,11 @@ from vitreous.layers.sparse import Groups, Sparse, SparseAttention, outer, outer
 LARGEST_SIDE = 8
 
 
-class NeighbourAttention(SparseAttention):
+class NeighborAttention(SparseAttention):
     """Groups are blocks of cells, and their keys the cells around them.
 
     With dilation d a cell meets only cells whose row and column leave the same remainders when divided by d. Such a
-    *phase* of the grid is a grid of its own with plain neighbourhoods. All of this holds for rows and columns apart.
+    *phase* of the grid is a grid of its own with plain neighborhoods. All of this holds for rows and columns apart.
     """
 
     def __init__(self, context: MixerContext, radius: int, dilation: int = 1) -> None:
@@ -38,15 +38,15 @@ class NeighbourAttention(SparseAttention):
         self.dilation = dilation
 
     def groups(self, grid: Grid, device: torch.device) -> Groups:
-        return neighbourhoods(grid, self.radius, self.dilation, largest_side=LARGEST_SIDE, device=device)
+        return neighborhoods(grid, self.radius, self.dilation, largest_side=LARGEST_SIDE, device=device)
 
     def extra_repr(self) -> str:
         return f"radius={self.radius}, dilation={self.dilation}"
 
 
-def neighbourhoods(grid: Grid, radius: int, dilation: int = 1, *, largest_side: int, device: torch.device) -> Groups:
+def neighborhoods(grid: Grid, radius: int, dilation: int = 1, *, largest_side: int, device: torch.device) -> Groups:
     """Blocks of at most ``largest_side``² cells, and the cells within ``radius`` steps of them."""
-    rows, columns = (neighbours(length, radius, dilation, largest_side=largest_side, device=device) for length in grid)
+    rows, columns = (neighbors(length, radius, dilation, largest_side=largest_side, device=device) for length in grid)
     both = rows.seen[:, None, :, None, :, None] & columns.seen[None, :, None, :, None, :]
     return Groups(
         queries=outer(rows.queries, columns.queries, grid[1]),
@@ -65,7 +65,7 @@ class Line(NamedTuple):
     homes: Int[Tensor, " length"]
 
 
-def neighbours(length: int, radius: int, dilation: int, *, largest_side: int, device: torch.device) -> Line:
+def neighbors(length: int, radius: int, dilation: int, *, largest_side: int, device: torch.device) -> Line:
     """Blocks of each phase with the steps around them; inside a phase cells are counted in steps of ``dilation``.
 
     A query beyond the end of its phase becomes the phase's last cell, so that every query sees something. A block's
@@ -102,8 +102,8 @@ class Local(Sparse):
     name: ClassVar[str] = "local"
     radius: int = 3
 
-    def make(self, context: MixerContext) -> NeighbourAttention:
-        return NeighbourAttention(context, self.radius)
+    def make(self, context: MixerContext) -> NeighborAttention:
+        return NeighborAttention(context, self.radius)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,5 +114,5 @@ class Dilated(Sparse):
     radius: int = 3
     dilation: int = 2
 
-    def make(self, context: MixerContext) -> NeighbourAttention:
-        return NeighbourAttention(context, self.radius, self.dilation)
+    def make(self, context: MixerContext) -> NeighborAttention:
+        return NeighborAttention(context, self.radius, self.dilation)

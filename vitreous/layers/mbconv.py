@@ -1,7 +1,7 @@
 """The inverted residual: widen, look around channel by channel, weigh the channels, narrow again.
 
 "MobileNetV2", Sandler et al. 2018 (arXiv 1801.04381), with the weighing of "Squeeze-and-Excitation Networks",
-Hu et al. 2017 (1709.01507); normalised at its beginning as in CoAtNet and MaxViT.
+Hu et al. 2017 (1709.01507); normalized at its beginning as in CoAtNet and MaxViT.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def make_branch(dim_in: int, dim_out: int, options: MBConvOptions, stride: int) 
     ]
     squeezed = max(1, round(hidden * options.squeeze_ratio))
     weigh: Parts = [("squeeze", SqueezeExcite(hidden, squeezed, act=options.squeeze_act))]
-    normalise: Parts = [("norm2", nn.BatchNorm2d(hidden)), ("act2", act())]
-    parts += weigh + normalise if options.squeeze_first else normalise + weigh
+    normalize: Parts = [("norm2", nn.BatchNorm2d(hidden)), ("act2", act())]
+    parts += weigh + normalize if options.squeeze_first else normalize + weigh
     return nn.Sequential(OrderedDict([*parts, ("project", nn.Conv2d(hidden, dim_out, 1, bias=options.bias))]))
 
 

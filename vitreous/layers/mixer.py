@@ -57,7 +57,7 @@ class Mixer(Named):
 
     key: ClassVar[str] = "mixer"
     no_prefix: ClassVar[str] = ""
-    no_holes: ClassVar[str] = "it looks at neighbours on the grid"
+    no_holes: ClassVar[str] = "it looks at neighbors on the grid"
     no_position: ClassVar[Mapping[str, str]] = {
         "relative": "it never forms the logits that a relative bias is added to",
         "rope": "it does not turn queries and keys",

@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 
-class PictureNorm(nn.GroupNorm):
+class ImageNorm(nn.GroupNorm):
     """(x − μ)/√(σ² + ε)·γ + β with μ and σ² over all channels of all tokens: GroupNorm with a single group.
 
-    LayerNorm makes all tokens equally strong; this keeps which are stronger. It is computed as LayerNorm over a picture
+    LayerNorm makes all tokens equally strong; this keeps which are stronger. It is computed as LayerNorm over an image
     because torch wants channels first for GroupNorm, and tokens would be copied there and back.
     """
 
@@ -28,7 +28,7 @@ class PictureNorm(nn.GroupNorm):
 
 
 #: Makes the norm of a block from its width and ``eps``: LayerNorm, or one with options bound by ``partial``.
-MakeNorm = Callable[..., nn.LayerNorm | PictureNorm]
+MakeNorm = Callable[..., nn.LayerNorm | ImageNorm]
 
 
 class LayerScale(nn.Module):

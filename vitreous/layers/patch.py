@@ -26,7 +26,7 @@ def grid_of(image_size: tuple[int, int], patch_size: tuple[int, int]) -> Grid:
 
 
 def pad_to_patches(images: Float[Tensor, "b c y x"], patch_size: tuple[int, int]) -> Float[Tensor, "b c v w"]:
-    """Zeros below and on the right (the mean colour, after normalisation), so that no pixel is lost."""
+    """Zeros below and on the right (the mean color, after normalization), so that no pixel is lost."""
     below, right = (-images.shape[2]) % patch_size[0], (-images.shape[3]) % patch_size[1]
     return F.pad(images, (0, right, 0, below)) if below or right else images
 
@@ -84,10 +84,10 @@ def conv_norm_relu(width_in: int, width_out: int) -> nn.Sequential:
 
 
 class Whiten(nn.Module):
-    """2×2 neighbourhoods of all channels as a cosine transform sees them, each coefficient with mean 0 and variance 1.
+    """2×2 neighborhoods of all channels as a cosine transform sees them, each coefficient with mean 0 and variance 1.
 
-    Neighbouring pixels say nearly the same, which makes the first layer of a network slow to learn. The coefficients of
-    natural pictures are nearly uncorrelated, whatever the data (Jordan 2024, arXiv 2404.00498, learns such filters from
+    Neighboring pixels say nearly the same, which makes the first layer of a network slow to learn. The coefficients of
+    natural images are nearly uncorrelated, whatever the data (Jordan 2024, arXiv 2404.00498, learns such filters from
     the data). Both signs go through GELU, so that no direction is lost: 8 channels for every one.
     """
 
@@ -103,8 +103,8 @@ class Whiten(nn.Module):
         return self.act(torch.cat([x, -x], dim=1))
 
     def filters(self, like: Tensor) -> Float[Tensor, "k c 2 2"]:
-        square, colours = cosines(2, like), cosines(self.num_channels, like)
-        return torch.einsum("kc,vy,wx->kvwcyx", colours, square, square).flatten(0, 2)
+        square, colors = cosines(2, like), cosines(self.num_channels, like)
+        return torch.einsum("kc,vy,wx->kvwcyx", colors, square, square).flatten(0, 2)
 
 
 def cosines(size: int, like: Tensor) -> Float[Tensor, "k n"]:
@@ -118,7 +118,7 @@ class ResidualStem(nn.Module):
     """A small convolutional network as the stem: whitened pixels, then at each halving a convolution at full
     resolution, pooled by maximum, and a second one beside a residual.
 
-    Costs more than :class:`ConvStem`; made for small pictures, where most of what there is to see is local.
+    Costs more than :class:`ConvStem`; made for small images, where most of what there is to see is local.
     """
 
     def __init__(self, patch_size: tuple[int, int], num_channels: int, dim: int) -> None:

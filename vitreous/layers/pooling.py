@@ -1,4 +1,4 @@
-"""Pooling in the place of attention: every token becomes the mean of its neighbourhood, without a single weight.
+"""Pooling in the place of attention: every token becomes the mean of its neighborhood, without a single weight.
 
     y[i, j] = mean of x over the k × k cells around (i, j) − x[i, j]        cells outside the map are not counted
 
@@ -15,7 +15,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.cells import NeighbourMixer, as_map, as_tokens, check_odd
+from vitreous.layers.cells import NeighborMixer, as_map, as_tokens, check_odd
 from vitreous.layers.mixer import MixerContext
 from vitreous.layers.position import Grid
 
@@ -39,7 +39,7 @@ class Pooling(PoolDifference):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pool(NeighbourMixer):
+class Pool(NeighborMixer):
     """Every cell becomes the mean of the ``size`` × ``size`` cells around it."""
 
     name: ClassVar[str] = "pool"

@@ -1,4 +1,4 @@
-"""A re-parameterised depthwise convolution as token mixer: branches while it learns, one filter once it is folded.
+"""A re-parameterized depthwise convolution as token mixer: branches while it learns, one filter once it is folded.
 
     y = Σₖ norm(convₖ(x)) + norm(x)        kernels of k×k and of 1×1, channel by channel; the block adds its residual
 
@@ -14,7 +14,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.cells import NeighbourMixer, as_map, as_tokens, check_odd
+from vitreous.layers.cells import NeighborMixer, as_map, as_tokens, check_odd
 from vitreous.layers.mixer import MixerContext
 from vitreous.layers.position import Grid
 from vitreous.layers.reparam import mobile_conv
@@ -32,8 +32,8 @@ class RepTokens(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rep(NeighbourMixer):
-    """Every cell sees its neighbours, channel by channel, in branches that fold into one convolution."""
+class Rep(NeighborMixer):
+    """Every cell sees its neighbors, channel by channel, in branches that fold into one convolution."""
 
     name: ClassVar[str] = "rep_conv"
     kernel: int = 3

@@ -1,4 +1,4 @@
-"""Several branches while a network learns, one convolution afterwards: structural re-parameterisation.
+"""Several branches while a network learns, one convolution afterwards: structural re-parameterization.
 
     norm(W ∗ x) = s W ∗ x + β − s μ,   s = γ / √(σ² + ε)        a norm that stands still is part of its convolution
     Σᵢ (Wᵢ ∗ x + bᵢ) = (Σᵢ Wᵢ) ∗ x + Σᵢ bᵢ                        small kernels padded with zeros; x = δ ∗ x

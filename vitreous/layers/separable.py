@@ -1,4 +1,4 @@
-"""Separable convolution: channels are mixed, then neighbours channel by channel, then channels again.
+"""Separable convolution: channels are mixed, then neighbors channel by channel, then channels again.
 
     y = W₂ · depthwise(act(W₁ x))        W₁ widens, the filters are k × k with zeros beyond the border
 
@@ -15,7 +15,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.cells import NeighbourMixer, as_map, as_tokens, check_odd
+from vitreous.layers.cells import NeighborMixer, as_map, as_tokens, check_odd
 from vitreous.layers.mixer import MixerContext
 from vitreous.layers.mlp import StarReLU
 from vitreous.layers.position import Grid
@@ -38,7 +38,7 @@ class SeparableConv(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Separable(NeighbourMixer):
+class Separable(NeighborMixer):
     """Every cell sees the ``kernel`` × ``kernel`` cells around it through ``expand_ratio`` times its channels."""
 
     name: ClassVar[str] = "separable"

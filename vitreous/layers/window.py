@@ -5,7 +5,7 @@
     weights = softmax(q kᵀ / √k + bias[Δy, Δx])        over the cells of one window        output = weights v
 
 The grid is cut into windows of ``size`` × ``size`` cells. In every second block the cut is shifted by half a window, so
-that neighbours which one block keeps apart meet in the next. As in the paper the map is rolled and not the cut, which
+that neighbors which one block keeps apart meet in the next. As in the paper the map is rolled and not the cut, which
 gives no more windows than before; cells that come to lie together only by the rolling do not see each other.
 
 Maps of any size are padded below and on the right. Where we differ from the published code: no cell sees the padding,
@@ -61,7 +61,7 @@ class Cut(NamedTuple):
         return dict(zip("yxvw", (*self.counts, *self.window), strict=True))
 
     def split(self, cells: Float[Tensor, "b n d"]) -> Float[Tensor, "w m d"]:
-        """The cells of every window, those of a picture in raster order, picture after picture."""
+        """The cells of every window, those of an image in raster order, image after image."""
         if self.padded != self.grid:
             x = rearrange(cells, "b (y x) d -> b y x d", y=self.grid[0])
             x = F.pad(x, (0, 0, 0, self.padded[1] - self.grid[1], 0, self.padded[0] - self.grid[0]))
@@ -151,7 +151,7 @@ class WindowAttention(nn.Module):
         bias, mask = self.bias(cut.window), cut.mask(windows.device)
         if mask is not None:
             unseen = torch.where(mask, 0.0, -math.inf).to(bias.dtype)
-            bias = bias.contiguous() + unseen[:, None]  # of one picture, before it is repeated for all
+            bias = bias.contiguous() + unseen[:, None]  # of one image, before it is repeated for all
             bias = repeat(bias, "w h q k -> (b w) h q k", b=windows.shape[0] // mask.shape[0])
         if num_prefix:
             bias = F.pad(bias, (num_prefix, 0))

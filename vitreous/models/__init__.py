@@ -52,7 +52,7 @@ def create_model(model: ModelConfig, **overrides: Any) -> Model: ...
 
 
 def create_model(model: str | ModelConfig, **overrides: Any) -> Model:
-    """A freshly initialised model, by name or by config, with any of the config's fields overridden.
+    """A freshly initialized model, by name or by config, with any of the config's fields overridden.
 
     >>> create_model("vit_tiny_16", num_classes=10, image_size=(64, 96), num_channels=1)
     """

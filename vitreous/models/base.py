@@ -1,7 +1,7 @@
 """The contract that every model keeps, so that training, cost, recording, saving and export need to know only this.
 
 outputs  = model.outputs(inputs)      what a task works with, by name: {"class": (b, k)}, {"masks": (b, k, y, x)} …
-model.blocks()                        the repeated units in order: what is checkpointed, sharded, compiled;
+model.blocks                        the repeated units in order: what is checkpointed, sharded, compiled;
                                       "blocks.3" names the fourth of them, in every family
 model.config, model.spec              how it was built; how images are prepared, what classes and outputs mean
 model.edit(edit), model.edits         a change of its structure, remembered: saved with it and replayed by load
@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -50,7 +50,7 @@ class ModelConfig(Options, ABC):
 
     @abstractmethod
     def build(self) -> Model:
-        """The model, freshly initialised."""
+        """The model, freshly initialized."""
 
     @classmethod
     def given(cls, name: str, value: Any) -> Any:
@@ -114,7 +114,7 @@ class Features:
 
 
 class Model(nn.Module, ABC):
-    """Images in, named outputs out. A family implements :meth:`outputs` and :meth:`blocks`, and owns its heads."""
+    """Images in, named outputs out. A family implements :meth:`outputs` and :attr:`blocks`, and owns its heads."""
 
     #: What it is built for, and the output that ``forward`` gives where it is a single tensor.
     task: str = "classify"
@@ -136,8 +136,11 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def outputs(self, inputs: Inputs) -> dict[str, Tensor]: ...
 
-    @abstractmethod
-    def blocks(self) -> list[nn.Module]: ...
+    if TYPE_CHECKING:  # a child module here, a property there
+
+        @property
+        def blocks(self) -> nn.ModuleList | list[nn.Module]:
+            """The repeated units in order."""
 
     @property
     def model(self) -> Model:
@@ -201,7 +204,7 @@ class Model(nn.Module, ABC):
 
 
 class Backbone(Model):
-    """A classifier on features. A family implements :meth:`features`, :meth:`pooled` and :meth:`blocks`, and owns a
+    """A classifier on features. A family implements :meth:`features`, :meth:`pooled` and :attr:`blocks`, and owns a
     ``head``."""
 
     head: nn.Module

@@ -2,7 +2,7 @@
 
 "CoAtNet: Marrying Convolution and Attention for All Data Sizes", Dai et al. 2021 (arXiv 2106.04803).
 
-    x = conv(act(norm(conv(image))))                                       half the picture's resolution
+    x = conv(act(norm(conv(image))))                                       half the image's resolution
     x = shortcut(x) + mbconv(x)                                            two stages
     x = x + attention(norm(x));   x = x + mlp(norm(x))                     two stages
     y = head(tanh(W · norm(mean over the map)))
@@ -173,6 +173,7 @@ class CoAtNet(Backbone):
         mean = features.tokens.mean(dim=1)
         return mean if self.hidden is None else torch.tanh(self.hidden(self.norm(mean)))
 
+    @property
     def blocks(self) -> list[nn.Module]:
         return [block for stage in self.stages for block in stage.children()]
 
@@ -243,7 +244,7 @@ def make_first_mixer(config: CoAtNetConfig, dim_in: int, context: MixerContext) 
 
 SMALL, MEDIUM, LARGE = (96, 192, 384, 768), (128, 256, 512, 1024), (192, 384, 768, 1536)
 
-#: What timm's own models share. The older of them normalise and weigh channels in other places, and have fewer biases.
+#: What timm's own models share. The older of them normalize and weigh channels in other places, and have fewer biases.
 RW_CONV = MBConvOptions(expand_from="input", squeeze_ratio=1 / 4, act="silu")
 RW_OLD_CONV = RW_CONV.override(act_first=True, bias=False)
 RW_OLDEST_CONV = RW_OLD_CONV.override(squeeze_first=True, squeeze_act="relu")

@@ -8,7 +8,7 @@
     y = head(norm(mean over the map of x))
 
 The norm comes behind the mean, so that tokens and the last map are as the last block leaves them. With
-``final_norm="tokens"`` they are normalised and the mean is not, as in timm's ``convnext_tiny_hnf``.
+``final_norm="tokens"`` they are normalized and the mean is not, as in timm's ``convnext_tiny_hnf``.
 
 Where we differ from the published code: sides that a step does not divide are padded with zeros, while the others
 leave out the pixels or cells that remain. The sizes below tiny are timm's.
@@ -48,7 +48,7 @@ class ConvNeXtConfig(StagedConfig):
     mlp_ratio: float = 4.0
     norm_eps: float = 1e-6
     layer_scale: float | None = 1e-6  # initial γ; None: no LayerScale
-    final_norm: Literal["tokens", "pooled"] = "pooled"  # normalise before or after pooling
+    final_norm: Literal["tokens", "pooled"] = "pooled"  # normalize before or after pooling
 
     def build(self) -> ConvNeXt:
         return ConvNeXt(self)

@@ -93,13 +93,13 @@ class CvT(Pyramid):
         return Features(tokens, grid, num_prefix, (*maps, FeatureMap(values, self.strides[-1])))
 
     def join_class_token(self, stage: Stage, x: Float[Tensor, "b c y x"]) -> tuple[Float[Tensor, "b n d"], Grid]:
-        """The last stage, whose blocks see the class token before the cells; all of them normalised."""
+        """The last stage, whose blocks see the class token before the cells; all of them normalized."""
         grid = grid_of((x.shape[2], x.shape[3]), stage.stride)
         tokens = stage.downsample(x)
         if self.class_token is not None:
             tokens = torch.cat([self.class_token.expand(tokens.shape[0], -1, -1), tokens], dim=1)
-        for layer in stage.layers:
-            tokens = layer(tokens, grid, int(self.config.class_token))
+        for block in stage.blocks:
+            tokens = block(tokens, grid, int(self.config.class_token))
         return self.norm(tokens), grid
 
     def pooled(self, features: Features) -> Float[Tensor, "b d"]:

@@ -12,7 +12,7 @@
 One head learns from the labels and one from a teacher. Once trained, BatchNorm can be folded into the convolution
 before it, which is why most blocks have it and not LayerNorm.
 
-Where we differ from the published code: it takes pictures of one size only, and we take any, reading the biases as
+Where we differ from the published code: it takes images of one size only, and we take any, reading the biases as
 :class:`~vitreous.layers.wide_value.DistanceTable` says. In the config ``mixer="attention"`` means the attention above,
 with its wide values.
 """
@@ -83,7 +83,7 @@ class EfficientFormerConfig(Config):
 
 
 class PoolBlock(nn.Module):
-    """x = x + γ₁ ⊙ (mean₃ₓ₃(x) − x);  x + γ₂ ⊙ mlp(x): a block on maps, normalised nowhere but in its MLP."""
+    """x = x + γ₁ ⊙ (mean₃ₓ₃(x) − x);  x + γ₂ ⊙ mlp(x): a block on maps, normalized nowhere but in its MLP."""
 
     def __init__(
         self, dim: int, mlp: nn.Module, *, layer_scale: float | None = None, drop_path_rate: float = 0.0
@@ -106,17 +106,17 @@ class MapStage(Stage):
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d v w"]:
         x = self.downsample(x)
         grid = (x.shape[2], x.shape[3])
-        for layer in self.layers:
-            if isinstance(layer, PoolBlock):
-                x = layer(x)
+        for block in self.blocks:
+            if isinstance(block, PoolBlock):
+                x = block(x)
             else:
-                tokens = layer(rearrange(x, "b d y x -> b (y x) d"), grid)
+                tokens = block(rearrange(x, "b d y x -> b (y x) d"), grid)
                 x = rearrange(tokens, "b (y x) d -> b d y x", y=grid[0])
         return x
 
 
 class EfficientFormer(Pyramid):
-    """Stages from fine to coarse; the mean of the last map, normalised, is classified by each head."""
+    """Stages from fine to coarse; the mean of the last map, normalized, is classified by each head."""
 
     config: EfficientFormerConfig
 
@@ -126,7 +126,7 @@ class EfficientFormer(Pyramid):
         if config.distilled:
             self.head_names = ("head", "distill_head")
             self.distill_head = self.make_head(config.num_classes)
-        for block in self.blocks():
+        for block in self.blocks:
             block.apply(init_convnext if isinstance(block, PoolBlock) else init_deit)
 
     def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:

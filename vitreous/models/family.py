@@ -1,7 +1,7 @@
 """The record at the bottom of every model file: all that the rest of the library knows of a family of models.
 
 From it follow the names that :func:`vitreous.create_model` takes, the name of the config in a weights file, the paper
-in the catalogue, the rows of the map of the family, the recipe that trains one of each, and which models tests run.
+in the catalog, the rows of the map of the family, the recipe that trains one of each, and which models tests run.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 "FastViT: A Fast Hybrid Vision Transformer using Structural Reparameterization", Vasu et al. 2023 (arXiv 2303.14189).
 
-    x = conv(conv(conv(image)))                                    the stem, a quarter of the picture's sides
+    x = conv(conv(conv(image)))                                    the stem, a quarter of the image's sides
     x = conv₁(conv₇(x))                                            half the sides, for every stage but the first
     x = x + γ (conv₃(x) − norm(x));    x = x + γ mlp(conv₇(x))     × depth
     x = x + conv₇(x)                                               in stages of attention: tells a cell where it is
@@ -163,8 +163,9 @@ class FastViT(Backbone):
     def pooled(self, features: Features) -> Float[Tensor, "b d"]:
         return features.tokens.mean(dim=1)
 
+    @property
     def blocks(self) -> list[nn.Module]:
-        return [block for stage in self.stages for block in stage.get_submodule("layers").children()]
+        return [block for stage in self.stages for block in stage.get_submodule("blocks").children()]
 
 
 def make_stem(config: FastViTConfig) -> nn.Sequential:
@@ -186,7 +187,7 @@ def make_stages(config: FastViTConfig) -> Iterator[nn.Sequential]:
             OrderedDict(
                 downsample=make_downsample(dim_in, dim) if stage else nn.Identity(),
                 position=ConvPosition(dim) if config.attends(stage) else nn.Identity(),
-                layers=nn.Sequential(*make_blocks(config, stage, grid)),
+                blocks=nn.Sequential(*make_blocks(config, stage, grid)),
             )
         )
 

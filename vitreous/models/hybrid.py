@@ -1,4 +1,4 @@
-"""Hybrid: a ResNet looks at the picture first, and a ViT at the ResNet's features.
+"""Hybrid: a ResNet looks at the image first, and a ViT at the ResNet's features.
 
 "An Image is Worth 16x16 Words", Dosovitskiy et al. 2020 (arXiv 2010.11929), section 3.1; the sizes with R26 and R of
 "How to train your ViT?", Steiner et al. 2021 (2106.10270).
@@ -6,10 +6,10 @@
     features = resnet(image)
     z₀ = [class; patches of features · E] + positions, and on as in ViT
 
-The ResNet is that of "Big Transfer" (Kolesnikov et al. 2019, 1912.11370): standardised filters, GroupNorm, and the
+The ResNet is that of "Big Transfer" (Kolesnikov et al. 2019, 1912.11370): standardized filters, GroupNorm, and the
 padding of TensorFlow, which leaves ⌈side / stride⌉ cells of any side; like timm's and the original code's here, with
 the activation behind the sum. ``patch_size`` counts pixels as in every other model: a stride of 16 and a patch size of
-32 are tokens of 2×2 features. The residual blocks belong to the stem; ``blocks()`` are the encoder's.
+32 are tokens of 2×2 features. The residual blocks belong to the stem; ``blocks`` are the encoder's.
 """
 
 from __future__ import annotations

@@ -151,6 +151,7 @@ class HybridResNet(Backbone):
     def pooled(self, features: Features) -> Float[Tensor, "b d"]:
         return features.tokens[:, 0] if self.config.class_token else features.tokens.mean(dim=1)
 
+    @property
     def blocks(self) -> list[nn.Module]:
         return [block for stage in self.stages for block in stage.children()] + list(self.layers)
 

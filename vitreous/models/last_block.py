@@ -71,7 +71,7 @@ def tokens_read(model: Model) -> slice | None:
     """The first tokens, where they are all that the heads read and the last block can compute them alone."""
     if not isinstance(model, ViT):
         return None
-    read, last = model.read_tokens(model.num_prefix), model.layers[-1]
+    read, last = model.read_tokens(model.num_prefix), model.blocks[-1]
     if read.stop is None or type(last) is not PreNormBlock or type(last.mixer) is not SelfAttention:
         return None
     if "forward" in vars(last) or "forward" in vars(last.mixer):  # somebody put another function in its place
@@ -91,7 +91,7 @@ def shorten_last_block(model: Model) -> None:
     if read is None:
         return
     assert isinstance(model, ViT)
-    block = model.layers[-1]
+    block = model.blocks[-1]
     assert isinstance(block, PreNormBlock)
     assert isinstance(block.mixer, SelfAttention)
     setattr(block, "forward", LastBlock(block, QueriedAttention(block.mixer), read).forward)  # noqa: B010

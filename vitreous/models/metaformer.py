@@ -8,8 +8,8 @@
     y = head(norm(mean over the last map))
 
 The first paper has neither α and β nor norms between stages. It has GELU for StarReLU, biases (of which the pooling
-takes those of the norm before it away again), LayerScale, and the norm before the mean. PoolFormers normalise over a
-whole picture, the others token by token. The heads of ConvFormer and CAFormer have a hidden layer. ``mixer`` takes the
+takes those of the norm before it away again), LayerScale, and the norm before the mean. PoolFormers normalize over a
+whole image, the others token by token. The heads of ConvFormer and CAFormer have a hidden layer. ``mixer`` takes the
 place of the paper's: everywhere, or, in CAFormer with its two finest stages of convolutions, in the other two.
 
 Where we differ: images of any size are taken. timm has PoolFormer's last norm behind the mean, like the second paper
@@ -32,7 +32,7 @@ from vitreous.layers.block import Block, PreNormBlock
 from vitreous.layers.init import init_convnext
 from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.mlp import Mlp, StarReLU
-from vitreous.layers.norm import LayerScale, MakeNorm, PictureNorm
+from vitreous.layers.norm import ImageNorm, LayerScale, MakeNorm
 from vitreous.layers.patch import pad_to_patches
 from vitreous.layers.pooling import Pool
 from vitreous.layers.position import Grid
@@ -54,19 +54,19 @@ class MetaFormerConfig(StagedConfig):
     mlp_ratio: float = 4.0
     bias: bool = False  # in the blocks, of norms, MLPs and the attention's last matrix
     qkv_bias: bool = False
-    norm: Literal["token", "picture"] = "token"  # what a block's norms take mean and variance over
+    norm: Literal["token", "image"] = "token"  # what a block's norms take mean and variance over
     norm_eps: float = 1e-6
     embed_norm: bool = True  # behind the stem, and before the convolutions between stages
     layer_scale: float | None = None  # initial γ; None: no LayerScale
     num_scaled_stages: int = 2  # the coarsest: their blocks have a learned factor on the residual stream
-    final_norm: Literal["tokens", "pooled"] = "pooled"  # normalise before or after pooling
+    final_norm: Literal["tokens", "pooled"] = "pooled"  # normalize before or after pooling
     hidden_head: bool = True  # the classifier has a hidden layer
 
     def build(self) -> MetaFormer:
         return MetaFormer(self)
 
     def make_norm(self, *, bias: bool) -> MakeNorm:
-        return partial(nn.LayerNorm if self.norm == "token" else PictureNorm, bias=bias)
+        return partial(nn.LayerNorm if self.norm == "token" else ImageNorm, bias=bias)
 
 
 class Stem(nn.Module):
@@ -177,7 +177,7 @@ def make_block(config: MetaFormerConfig, context: MixerContext, drop_path_rate: 
     )
 
 
-POOLFORMERV2 = MetaFormerConfig(mixer=Pool(), norm="picture", hidden_head=False)
+POOLFORMERV2 = MetaFormerConfig(mixer=Pool(), norm="image", hidden_head=False)
 POOLFORMER = POOLFORMERV2.override(
     mlp="gelu",
     bias=True,

@@ -3,7 +3,7 @@
 "MobileViT: Light-weight, General-purpose, and Mobile-friendly Vision Transformer", Mehta and Rastegari 2021
 (arXiv 2110.02178).
 
-    x = act(norm(conv(image)))                                half the picture's resolution
+    x = act(norm(conv(image)))                                half the image's resolution
     x = inverted residuals of x                               two stages
     x = inverted residual of x;   x = mobilevit block of x    three stages
     y = head(mean over act(norm(W · x)))
@@ -14,7 +14,7 @@ The MobileViT block, with [ ; ] side by side and every conv followed by norm and
     z = z + attention(norm(z));   z = z + mlp(norm(z))        × depth
     y = conv([x ; W₂ · fold(norm(z))])
 
-A token sees those at its own place in every other patch; since the convolutions have shown it its neighbours, it
+A token sees those at its own place in every other patch; since the convolutions have shown it its neighbors, it
 thereby sees everything, with attention at a quarter of its cost. No positions are added.
 
 As in the published code, a map whose sides are no multiples of the patch is resized (bilinear) to the next multiple and
@@ -92,7 +92,7 @@ class MobileViTConfig(Config):
 
 
 class MobileViTBlock(nn.Module):
-    """conv([x ; W₂ · mix(W₁ · conv(x))]): what the neighbours say, what all others say, and the map itself.
+    """conv([x ; W₂ · mix(W₁ · conv(x))]): what the neighbors say, what all others say, and the map itself.
 
     Mixers meet the places of a patch as so many batch entries, each with a grid of one token per patch; attention is
     recorded so, and drop path drawn.
@@ -105,7 +105,7 @@ class MobileViTBlock(nn.Module):
         self.patch_size = patch_size
         self.local = conv_norm(dim, dim, 3)
         self.widen = nn.Conv2d(dim, mixer_dim, 1, bias=False)
-        self.layers = nn.ModuleList(blocks)
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(mixer_dim, eps=norm_eps)
         self.narrow = conv_norm(mixer_dim, dim, 1)
         self.fuse = conv_norm(2 * dim, dim, 3)
@@ -120,8 +120,8 @@ class MobileViTBlock(nn.Module):
         grid = grid_of(size, self.patch_size)
         x = resize(x, (p * grid[0], q * grid[1]))
         tokens = rearrange(x, "b d (y p) (x q) -> (b p q) (y x) d", p=p, q=q)
-        for layer in self.layers:
-            tokens = layer(tokens, grid)
+        for block in self.blocks:
+            tokens = block(tokens, grid)
         x = rearrange(self.norm(tokens), "(b p q) (y x) d -> b d (y p) (x q)", p=p, q=q, y=grid[0])
         return resize(x, size)
 
@@ -159,6 +159,7 @@ class MobileViT(Backbone):
     def pooled(self, features: Features) -> Float[Tensor, "b d"]:
         return features.tokens.mean(dim=1)
 
+    @property
     def blocks(self) -> list[nn.Module]:
         return [part for part in self.stages.modules() if isinstance(part, InvertedResidual | PreNormBlock)]
 

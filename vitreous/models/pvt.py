@@ -70,13 +70,13 @@ class ClassStage(Stage):
         cells = self.downsample(x)
         tokens = torch.cat([self.class_token.expand(cells.shape[0], -1, -1), cells], dim=1)
         tokens = tokens + self.position(grid, tokens.device).to(tokens.dtype)
-        for layer in self.layers:
-            tokens = layer(tokens, grid, 1)
+        for block in self.blocks:
+            tokens = block(tokens, grid, 1)
         return tokens
 
 
 class PVT(Pyramid):
-    """Stages from fine to coarse; the class token of the last, normalised, is classified."""
+    """Stages from fine to coarse; the class token of the last, normalized, is classified."""
 
     config: PVTConfig
 

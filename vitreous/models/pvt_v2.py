@@ -1,4 +1,4 @@
-"""PVT v2: a Pyramid Vision Transformer whose patches overlap and whose MLP looks at the neighbours.
+"""PVT v2: a Pyramid Vision Transformer whose patches overlap and whose MLP looks at the neighbors.
 
 "PVT v2: Improved Baselines with Pyramid Vision Transformer", Wang et al. 2021 (arXiv 2106.13797).
 
@@ -70,7 +70,7 @@ class ConvBlock(Block):
 
 
 class PVTv2(Pyramid):
-    """Stages from fine to coarse, each normalised at its end; the mean of the last map is classified."""
+    """Stages from fine to coarse, each normalized at its end; the mean of the last map is classified."""
 
     config: PVTv2Config
 

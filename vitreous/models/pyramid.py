@@ -90,7 +90,7 @@ class Stage(nn.Module):
         self.stride = stride
         self.downsample = downsample
         self.position = position
-        self.layers = nn.ModuleList(blocks)
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.Identity() if norm is None else norm
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d v w"]:
@@ -98,8 +98,8 @@ class Stage(nn.Module):
         tokens = self.downsample(x)
         if self.position is not None:
             tokens = tokens + self.position(grid, tokens.device).to(tokens.dtype)
-        for layer in self.layers:
-            tokens = layer(tokens, grid)
+        for block in self.blocks:
+            tokens = block(tokens, grid)
         return rearrange(self.norm(tokens), "b (y x) d -> b d y x", y=grid[0])
 
 
@@ -122,7 +122,7 @@ def stages_of(
 
 
 class Pyramid(Backbone):
-    """Stages from fine to coarse; the mean of the last map, normalised, is classified."""
+    """Stages from fine to coarse; the mean of the last map, normalized, is classified."""
 
     def __init__(self, config: Config, stages: Sequence[Stage], *, dims: Sequence[int], norm: nn.Module) -> None:
         super().__init__(config)
@@ -145,8 +145,9 @@ class Pyramid(Backbone):
     def pooled(self, features: Features) -> Float[Tensor, "b d"]:
         return features.tokens[:, features.num_prefix :].mean(dim=1)
 
+    @property
     def blocks(self) -> list[nn.Module]:
-        return [layer for stage in self.stages if isinstance(stage, Stage) for layer in stage.layers]
+        return [block for stage in self.stages if isinstance(stage, Stage) for block in stage.blocks]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ EXPANSION = {"basic": 1, "bottleneck": 4}
 class ResNetConfig(Config):
     depths: tuple[int, ...] = (2, 2, 2, 2)  # residual blocks in each of the four stages
     block: Literal["basic", "bottleneck"] = "basic"
-    stem: Literal["imagenet", "small"] = "imagenet"  # small: full resolution, for pictures of some 32 pixels
+    stem: Literal["imagenet", "small"] = "imagenet"  # small: full resolution, for images of some 32 pixels
     zero_init_residual: bool = True
 
     def __post_init__(self) -> None:
@@ -73,6 +73,7 @@ class ResNet(Backbone):
     def pooled(self, features: Features) -> Float[Tensor, "b d"]:
         return features.tokens.mean(dim=1)
 
+    @property
     def blocks(self) -> list[nn.Module]:
         return [block for stage in self.stages for block in stage.children()]
 
@@ -86,7 +87,7 @@ def torchvision_resnet(config: ResNetConfig) -> Any:
 
 
 def make_stem(config: ResNetConfig, net: Any) -> nn.Sequential:
-    """torchvision's stem for any number of channels; the small one keeps the picture's resolution."""
+    """torchvision's stem for any number of channels; the small one keeps the image's resolution."""
     size, stride = (3, 1) if config.stem == "small" else (7, 2)
     conv = nn.Conv2d(config.num_channels, WIDTHS[0], size, stride=stride, padding=size // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")

@@ -58,8 +58,9 @@ class Segmenter(Model):
     def backbone(self) -> Backbone:
         return self.encoder
 
-    def blocks(self) -> list[nn.Module]:
-        return self.encoder.blocks()
+    @property
+    def blocks(self) -> nn.ModuleList | list[nn.Module]:
+        return self.encoder.blocks
 
     def make_head(self, num_classes: int) -> nn.Module:
         if num_classes < 1:

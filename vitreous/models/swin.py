@@ -4,7 +4,7 @@
 
     x = norm(W · patch)                                             cells of 4×4 pixels
     x = x + window(norm(x));   x = x + mlp(norm(x))                 × depths[stage], every second one shifted
-    x = W · norm(four neighbours side by side)                      between the stages: half the sides, twice the width
+    x = W · norm(four neighbors side by side)                      between the stages: half the sides, twice the width
     y = head(mean over the map of norm(x))
 
 Where we differ from the published code: images of any size are taken, and no cell sees what they are padded with.

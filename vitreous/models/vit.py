@@ -58,7 +58,7 @@ class ViTConfig(Config):
     distilled: bool = False
     num_registers: int = 0
     pool: Literal["class", "mean", "max"] = "class"
-    final_norm: Literal["tokens", "pooled"] = "tokens"  # normalise before or after pooling
+    final_norm: Literal["tokens", "pooled"] = "tokens"  # normalize before or after pooling
 
     drop_rate: float = 0.0
     attention_drop_rate: float = 0.0
@@ -86,6 +86,7 @@ class ViTConfig(Config):
 
 class ViT(Backbone):
     config: ViTConfig
+    blocks: nn.ModuleList
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
@@ -102,7 +103,7 @@ class ViT(Backbone):
         self.position = make_position(config, grid)
         self.drop = nn.Dropout(config.drop_rate)
         self.token_drop = TokenDrop(config.token_drop_rate)
-        self.layers = nn.ModuleList(make_block(config, grid, self.num_prefix, index) for index in range(config.depth))
+        self.blocks = nn.ModuleList(make_block(config, grid, self.num_prefix, index) for index in range(config.depth))
         self.norm = nn.LayerNorm(dim, eps=config.norm_eps)
         self.head = classifier(dim, config.num_classes)
         if config.distilled:
@@ -112,7 +113,7 @@ class ViT(Backbone):
 
     def init_weights(self) -> None:
         start = {"vit": init_vit, "deit": init_deit}[self.config.init]
-        for part in (self.stem, self.layers):
+        for part in (self.stem, self.blocks):
             part.apply(start)
         for token in (self.class_token, self.distill_token, self.registers):
             if token is not None:
@@ -138,8 +139,8 @@ class ViT(Backbone):
         size, num_prefix = grid_of((images.shape[2], images.shape[3]), self.config.patch_size), self.num_prefix
         x = self.token_drop(self.drop(self.embed(images, size)), num_prefix)
         grid = size if x.shape[1] == num_prefix + size[0] * size[1] else None
-        for layer in self.layers:
-            x = layer(x, grid, num_prefix)
+        for block in self.blocks:
+            x = block(x, grid, num_prefix)
         if self.config.final_norm == "tokens":
             x = self.norm(x)
         return Features(x, grid, num_prefix, self.maps(x, grid))
@@ -166,9 +167,6 @@ class ViT(Backbone):
         if self.config.distilled:
             heads["distill"] = self.distill_head(features.tokens[:, 1])
         return heads
-
-    def blocks(self) -> list[nn.Module]:
-        return list(self.layers)
 
 
 def make_position(config: ViTConfig, grid: Grid) -> Learned | LearnedAxes | SinCos | None:

@@ -1,4 +1,4 @@
-"""Cross-Covariance Image Transformer: attention between channels, convolutions between neighbours.
+"""Cross-Covariance Image Transformer: attention between channels, convolutions between neighbors.
 
 "XCiT: Cross-Covariance Image Transformers", El-Nouby et al. 2021 (arXiv 2106.09681); its class attention is that of
 "Going deeper with Image Transformers", Touvron et al. 2021 (arXiv 2103.17239).
@@ -51,7 +51,7 @@ class XCiTConfig(Config):
     qkv_bias: bool = True
     norm_eps: float = 1e-6
     layer_scale: float | None = 1.0  # initial γ; None: no LayerScale
-    norm_patches: bool = True  # class-attention blocks normalise the patches too, and not the class token alone
+    norm_patches: bool = True  # class-attention blocks normalize the patches too, and not the class token alone
     drop_rate: float = 0.0
     attention_drop_rate: float = 0.0
     drop_path_rate: float = 0.0  # of every covariance block; class-attention blocks are always there
@@ -112,7 +112,7 @@ class FourierPosition(nn.Module):
 
 
 class LocalPatchInteraction(nn.Module):
-    """conv(norm(GELU(conv(x)))), channel by channel over 3×3 patches: where neighbours speak to each other."""
+    """conv(norm(GELU(conv(x)))), channel by channel over 3×3 patches: where neighbors speak to each other."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class LocalPatchInteraction(nn.Module):
 
 
 class CovarianceBlock(Block):
-    """Channels mix, then neighbours, then the MLP."""
+    """Channels mix, then neighbors, then the MLP."""
 
     def __init__(self, config: XCiTConfig, mixer: nn.Module) -> None:
         super().__init__(
@@ -151,7 +151,7 @@ class CovarianceBlock(Block):
 class ClassBlock(Block):
     """The class token asks all tokens, and only it passes through attention and MLP.
 
-    To the patches x the published weights do this on the way: x + γ ⊙ norm(x), normalised if ``norm_patches``, twice.
+    To the patches x the published weights do this on the way: x + γ ⊙ norm(x), normalized if ``norm_patches``, twice.
     """
 
     def __init__(self, config: XCiTConfig) -> None:
@@ -219,6 +219,7 @@ class XCiT(Backbone):
     def pooled(self, features: Features) -> Float[Tensor, "b d"]:
         return features.tokens[:, 0]
 
+    @property
     def blocks(self) -> list[nn.Module]:
         return [*self.layers, *self.class_layers]
 

@@ -1,4 +1,4 @@
-"""Portraits as pages that need nothing but themselves, one or two models to a page, and an index of many pages."""
+"""Explanations as pages that need nothing but themselves, one or two models to a page, and an index of many pages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from urllib.parse import quote
 from PIL import Image
 
 from vitreous.draw.inline import image_tag
-from vitreous.draw.overlay import as_picture
-from vitreous.explain.explanation import Portrait
+from vitreous.draw.overlay import displayable
+from vitreous.explain.explanation import Explanation
 from vitreous.files import write_atomically
 from vitreous.pages import html
 from vitreous.pages.explanation_sections import SECTIONS, Section
@@ -38,29 +38,29 @@ BESIDE = "body { max-width: 96rem }"
 THUMBNAIL = 208
 
 
-def write_page(path: Path, portraits: Sequence[Portrait]) -> None:
-    """One picture's page; two portraits stand side by side."""
-    if len({portrait.picture for portrait in portraits}) > 1:
-        raise ValueError("models are compared on the same picture, got " + " and ".join(p.picture for p in portraits))
-    names = " and ".join(portrait.model for portrait in portraits)
-    style = STYLE + (BESIDE if len(portraits) > 1 else "")
-    body = [section(part, portraits) for part in SECTIONS]
-    subtitle = f"as {names} {'sees' if len(portraits) == 1 else 'see'} it"
-    origin = "from one look of each model at this picture"
-    page = html.page(portraits[0].picture, subtitle, body, [], origin=origin, style=style)
+def write_page(path: Path, explanations: Sequence[Explanation]) -> None:
+    """One image's page; two explanations stand side by side."""
+    if len({explanation.title for explanation in explanations}) > 1:
+        raise ValueError("models are compared on the same image, got " + " and ".join(p.title for p in explanations))
+    names = " and ".join(explanation.model for explanation in explanations)
+    style = STYLE + (BESIDE if len(explanations) > 1 else "")
+    body = [section(part, explanations) for part in SECTIONS]
+    subtitle = f"as {names} {'sees' if len(explanations) == 1 else 'see'} it"
+    origin = "from one look of each model at this image"
+    page = html.page(explanations[0].title, subtitle, body, [], origin=origin, style=style)
     write_atomically(path, page.encode())
 
 
-def section(part: Section, portraits: Sequence[Portrait]) -> str:
+def section(part: Section, explanations: Sequence[Explanation]) -> str:
     """The drawing of every model under one heading, or why it is missing; how to read it once for all."""
     drawn, any_drawn = [], False
-    for index, portrait in enumerate(portraits):
+    for index, explanation in enumerate(explanations):
         try:
-            body = part.draw(portrait, str(index))
+            body = part.draw(explanation, str(index))
             any_drawn = True
         except ValueError as reason:
             body = f'<p class="missing">{escape(sentence(str(reason)))}</p>'
-        drawn.append(body if len(portraits) == 1 else f"<div><h3>{escape(portrait.model)}</h3>{body}</div>")
+        drawn.append(body if len(explanations) == 1 else f"<div><h3>{escape(explanation.model)}</h3>{body}</div>")
     together = drawn[0] if len(drawn) == 1 else f'<div class="side">{"".join(drawn)}</div>'
     words = (("How to read it.", part.reading), ("What it does not show.", part.limits))
     below = "".join(f'<p class="reading"><b>{head}</b> {escape(text)}</p>' for head, text in words)
@@ -73,7 +73,7 @@ def sentence(text: str) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """A picture's line in the index: its page, relative to the index, a thumbnail, and what the models say."""
+    """An image's line in the index: its page, relative to the index, a thumbnail, and what the models say."""
 
     page: str
     title: str
@@ -81,20 +81,20 @@ class Entry:
     answers: tuple[str, ...]
 
     @classmethod
-    def of(cls, page: str, portraits: Sequence[Portrait]) -> Entry:
-        picture = Image.fromarray(as_picture(portraits[0].image))
-        picture.thumbnail((THUMBNAIL, THUMBNAIL))
+    def of(cls, page: str, explanations: Sequence[Explanation]) -> Entry:
+        thumbnail = Image.fromarray(displayable(explanations[0].image))
+        thumbnail.thumbnail((THUMBNAIL, THUMBNAIL))
         buffer = io.BytesIO()
-        picture.save(buffer, "WEBP", quality=80)
-        best = (portrait.answer.best(1)[0] for portrait in portraits)
-        return cls(page, portraits[0].picture, buffer.getvalue(), tuple(f"{name} {share:.1%}" for name, share in best))
+        thumbnail.save(buffer, "WEBP", quality=80)
+        best = (explanation.answer.best(1)[0] for explanation in explanations)
+        return cls(page, explanations[0].title, buffer.getvalue(), tuple(f"{name} {share:.1%}" for name, share in best))
 
 
 def link(entry: Entry) -> str:
     answers = "".join(f'<br><span class="soft">{escape(answer)}</span>' for answer in entry.answers)
-    picture = image_tag("webp", entry.thumbnail, entry.title)
+    thumbnail = image_tag("webp", entry.thumbnail, entry.title)
     caption = f"<figcaption>{escape(entry.title)}{answers}</figcaption>"
-    return f'<a href="{quote(entry.page)}"><figure>{picture}{caption}</figure></a>'
+    return f'<a href="{quote(entry.page)}"><figure>{thumbnail}{caption}</figure></a>'
 
 
 def write_index(path: Path, models: Sequence[str], entries: Sequence[Entry], skipped: dict[str, str]) -> None:
@@ -102,7 +102,7 @@ def write_index(path: Path, models: Sequence[str], entries: Sequence[Entry], ski
     links = "".join(link(entry) for entry in entries)
     notes = [f"{name} was left out: {reason}." for name, reason in skipped.items()]
     subtitle = f"as {' and '.join(models)} {'sees' if len(models) == 1 else 'see'} them"
-    title = f"{len(entries):,} picture{'s' if len(entries) != 1 else ''}"
-    body = [html.section("Pictures", f'<div class="gallery">{links}</div>', "Each picture opens its own page.")]
-    origin = "from one look of each model at every picture"
+    title = f"{len(entries):,} image{'s' if len(entries) != 1 else ''}"
+    body = [html.section("Images", f'<div class="gallery">{links}</div>', "Each image opens its own page.")]
+    origin = "from one look of each model at every image"
     write_atomically(path, html.page(title, subtitle, body, notes, origin=origin, style=STYLE).encode())

@@ -1,4 +1,4 @@
-"""What a portrait's page shows, from top to bottom: a drawing, how to read it, and what it does not show.
+"""What an explanation's page shows, from top to bottom: a drawing, how to read it, and what it does not show.
 
 A drawing that does not apply to a model raises a ValueError with the reason, which then stands in its place.
 """
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vitreous.draw.inline import as_drawing, picture_tag
+from vitreous.draw.inline import as_drawing, pixels_tag
 from vitreous.draw.maps import depth_figure, heads_figure, methods_figure, points_figure
 from vitreous.draw.measures import curves_figure, layers_figure, lens_figure, norms_figure
 from vitreous.draw.parameters import filter_figure, position_figure
-from vitreous.explain.explanation import Portrait
+from vitreous.explain.explanation import Explanation
 from vitreous.pages import html
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Section:
-    """``draw(portrait, key)`` gives HTML; the key tells the names inside it from those of another model's."""
+    """``draw(explanation, key)`` gives HTML; the key tells the names inside it from those of another model's."""
 
     title: str
-    draw: Callable[[Portrait, str], str]
+    draw: Callable[[Explanation, str], str]
     reading: str
     limits: str
 
@@ -40,104 +40,107 @@ def shown(figure: Figure, name: str, alt: str) -> str:
     return f'<div class="scroll tall wide">{drawing}</div>'
 
 
-def draw_answer(portrait: Portrait, key: str) -> str:
-    best = portrait.answer.best()
+def draw_answer(explanation: Explanation, key: str) -> str:
+    best = explanation.answer.best()
     bars = html.bars([f"{name} {share:.1%}" for name, share in best], [share for _, share in best], chance=0.0)
-    explained = f"Explained below: {portrait.answer.target_name} ({portrait.answer.target_probability:.1%})."
-    picture = picture_tag(portrait.image, f"{portrait.picture}, as the model sees it")
-    return f'<div class="answer">{picture}<div>{bars}<p class="reading">{escape(explained)}</p></div></div>'
+    explained = f"Explained below: {explanation.answer.target_name} ({explanation.answer.target_probability:.1%})."
+    shown = pixels_tag(explanation.image, f"{explanation.title}, as the model sees it")
+    return f'<div class="answer">{shown}<div>{bars}<p class="reading">{escape(explained)}</p></div></div>'
 
 
-def draw_methods(portrait: Portrait, key: str) -> str:
-    figure = methods_figure(portrait.image, {name: one.heat for name, one in portrait.methods.items()})
-    alt = f"What {', '.join(portrait.methods)} call important for {portrait.answer.target_name}"
+def draw_methods(explanation: Explanation, key: str) -> str:
+    figure = methods_figure(explanation.image, {name: one.heat for name, one in explanation.methods.items()})
+    alt = f"What {', '.join(explanation.methods)} call important for {explanation.answer.target_name}"
     return shown(figure, f"methods{key}", alt)
 
 
-def draw_trust(portrait: Portrait, key: str) -> str:
+def draw_trust(explanation: Explanation, key: str) -> str:
     kinds = {"share of cells hidden": "deletion", "share of cells shown": "insertion"}
     figure = curves_figure(
-        {title: {name: getattr(one, kind) for name, one in portrait.methods.items()} for title, kind in kinds.items()},
-        bands={title: torch.stack([getattr(one, kind) for one in portrait.chance]) for title, kind in kinds.items()},
+        {
+            title: {name: getattr(one, kind) for name, one in explanation.methods.items()}
+            for title, kind in kinds.items()
+        },
+        bands={title: torch.stack([getattr(one, kind) for one in explanation.chance]) for title, kind in kinds.items()},
     )
     rows = []
-    for name, one in sorted(portrait.methods.items(), key=lambda item: -item[1].faithfulness):
-        better = "better" if portrait.beats_chance(name) else "no better"
+    for name, one in sorted(explanation.methods.items(), key=lambda item: -item[1].faithfulness):
+        better = "better" if explanation.beats_chance(name) else "no better"
         rows.append((name, *(f"{area:.2f}" for area in one.areas), f"{one.faithfulness:+.2f}", better))
     drawn = shown(figure, f"trust{key}", "Deletion and insertion curves of every method")
     columns = ("method", "area, hiding", "area, showing", "faithfulness", "than random")
-    return f'<p class="verdict">{escape(verdict(portrait))}</p>{drawn}{html.table(columns, rows)}'
+    return f'<p class="verdict">{escape(verdict(explanation))}</p>{drawn}{html.table(columns, rows)}'
 
 
-def verdict(portrait: Portrait) -> str:
-    """Which explanation to trust for this picture, in a sentence or two."""
-    limit = f"in 95 of 100 cases {best_of(len(portrait.methods))} stays below {portrait.chance_limit:+.2f}"
-    best = portrait.trusted
+def verdict(explanation: Explanation) -> str:
+    """Which explanation to trust for this image, in a sentence or two."""
+    limit = f"in 95 of 100 cases {best_of(len(explanation.methods))} stays below {explanation.chance_limit:+.2f}"
+    best = explanation.trusted
     if best is None:
         return f"Trust none of these maps here: none is more faithful than chance ({limit})."
-    poor = [name for name in portrait.methods if not portrait.beats_chance(name)]
+    poor = [name for name in explanation.methods if not explanation.beats_chance(name)]
     others = f"No better than chance here: {', '.join(poor)}." if poor else "All of them beat chance here."
-    score = portrait.methods[best].faithfulness
-    return f"For this picture trust {best} most: its faithfulness is {score:+.2f} ({limit}). {others}"
+    score = explanation.methods[best].faithfulness
+    return f"For this image trust {best} most: its faithfulness is {score:+.2f} ({limit}). {others}"
 
 
 def best_of(number: int) -> str:
     return "a random order" if number == 1 else f"the best of {number} random orders"
 
 
-def draw_heads(portrait: Portrait, key: str) -> str:
-    need_attention(portrait)
-    figure = heads_figure({name: layer.heads for name, layer in portrait.layers.items()})
+def draw_heads(explanation: Explanation, key: str) -> str:
+    need_attention(explanation)
+    figure = heads_figure({name: layer.heads for name, layer in explanation.layers.items()})
     alt = "Maps of where every head of every layer looks"
-    return shown(figure, f"heads{key}", alt) + left_out(portrait)
+    return shown(figure, f"heads{key}", alt) + left_out(explanation)
 
 
-def draw_rollout(portrait: Portrait, key: str) -> str:
-    need_attention(portrait)
-    if not portrait.rollout:
+def draw_rollout(explanation: Explanation, key: str) -> str:
+    need_attention(explanation)
+    if not explanation.rollout:
         raise ValueError("The cells of this model do not look at each other, so there is nothing to follow back.")
-    alt = f"Rollout up to each of {len(portrait.rollout)} layers, over the picture"
-    return shown(depth_figure(portrait.image, portrait.rollout), f"rollout{key}", alt)
+    alt = f"Rollout up to each of {len(explanation.rollout)} layers, over the image"
+    return shown(depth_figure(explanation.image, explanation.rollout), f"rollout{key}", alt)
 
 
-def draw_view(portrait: Portrait, key: str) -> str:
-    need_attention(portrait)
-    views = {name: layer.view for name, layer in portrait.layers.items() if layer.view is not None}
+def draw_view(explanation: Explanation, key: str) -> str:
+    need_attention(explanation)
+    views = {name: layer.view for name, layer in explanation.layers.items() if layer.view is not None}
     if not views:
         raise ValueError("The cells of this model do not look at each other: only its class token looks at them.")
-    figure = depth_figure(portrait.image, views, place=portrait.place)
+    figure = depth_figure(explanation.image, views, place=explanation.place)
     return shown(figure, f"view{key}", "Where the framed cell looks in every layer")
 
 
-def draw_points(portrait: Portrait, key: str) -> str:
-    seen = {name: layer.points for name, layer in portrait.layers.items() if layer.points is not None}
+def draw_points(explanation: Explanation, key: str) -> str:
+    seen = {name: layer.points for name, layer in explanation.layers.items() if layer.points is not None}
     if not seen:
         raise ValueError("This model has no deformable attention: it looks at cells, not at points that it moves.")
     figure = points_figure(
-        portrait.image,
+        explanation.image,
         {name: one.points for name, one in seen.items()},
         weights={name: one.weights for name, one in seen.items()},
-        place=portrait.place,
+        place=explanation.place,
     )
     return shown(figure, f"points{key}", "The points that deformable attention reads")
 
 
-def draw_measures(portrait: Portrait, key: str) -> str:
-    need_attention(portrait)
+def draw_measures(explanation: Explanation, key: str) -> str:
+    need_attention(explanation)
     panels = {
-        "distance (pixels)": {name: layer.distance for name, layer in portrait.layers.items()},
-        "entropy (nats)": {name: layer.entropy for name, layer in portrait.layers.items()},
-        "effective rank": {name: layer.rank for name, layer in portrait.layers.items()},
+        "distance (pixels)": {name: layer.distance for name, layer in explanation.layers.items()},
+        "entropy (nats)": {name: layer.entropy for name, layer in explanation.layers.items()},
+        "effective rank": {name: layer.rank for name, layer in explanation.layers.items()},
     }
-    last = list(portrait.layers.values())[-1]
+    last = list(explanation.layers.values())[-1]
     tokens = last.num_prefix + math.prod(last.grid)
     note = f"The last layer has {tokens:,} tokens: entropy can be at most {math.log(tokens):.2f}, rank {tokens:,}."
     drawn = shown(layers_figure(panels), f"measures{key}", "Distance, entropy and effective rank by layer")
     return drawn + f'<p class="reading">{note}</p>'
 
 
-def draw_norms(portrait: Portrait, key: str) -> str:
-    norms = portrait.norms
+def draw_norms(explanation: Explanation, key: str) -> str:
+    norms = explanation.norms
     if norms is None:
         raise ValueError("The lengths of this model's tokens were not measured.")
     found = sum(int(odd.sum()) for odd in norms.outliers.values())
@@ -147,42 +150,42 @@ def draw_norms(portrait: Portrait, key: str) -> str:
     return drawn + f'<p class="reading">{note}</p>'
 
 
-def draw_lens(portrait: Portrait, key: str) -> str:
-    if len(portrait.lens) < 2:
+def draw_lens(explanation: Explanation, key: str) -> str:
+    if len(explanation.lens) < 2:
         raise ValueError("Only the last block of this model can be read by its head: earlier ones have other tokens.")
-    labels, target = portrait.answer.labels, portrait.answer.target
-    best = {name: (labels[int(row.argmax())], float(row.max())) for name, row in portrait.lens.items()}
-    share = {name: float(row[target]) for name, row in portrait.lens.items()}
-    figure = lens_figure(best, share, target_name=portrait.answer.target_name)
+    labels, target = explanation.answer.labels, explanation.answer.target
+    best = {name: (labels[int(row.argmax())], float(row.max())) for name, row in explanation.lens.items()}
+    share = {name: float(row[target]) for name, row in explanation.lens.items()}
+    figure = lens_figure(best, share, target_name=explanation.answer.target_name)
     said = ", ".join(f"{name}: {word} {part:.0%}" for name, (word, part) in best.items())
     return shown(figure, f"lens{key}", f"The answer after each block. {said}")
 
 
-def draw_positions(portrait: Portrait, key: str) -> str:
-    if portrait.positions is None:
-        raise ValueError(portrait.reasons["positions"])
-    return shown(position_figure(*portrait.positions), f"positions{key}", "Similarity of positions, cell by cell")
+def draw_positions(explanation: Explanation, key: str) -> str:
+    if explanation.positions is None:
+        raise ValueError(explanation.reasons["positions"])
+    return shown(position_figure(*explanation.positions), f"positions{key}", "Similarity of positions, cell by cell")
 
 
-def draw_filters(portrait: Portrait, key: str) -> str:
-    if portrait.filters is None:
-        raise ValueError(portrait.reasons["filters"])
-    alt = f"The {len(portrait.filters)} filters of the first layer"
-    return shown(filter_figure(portrait.filters), f"filters{key}", alt)
+def draw_filters(explanation: Explanation, key: str) -> str:
+    if explanation.filters is None:
+        raise ValueError(explanation.reasons["filters"])
+    alt = f"The {len(explanation.filters)} filters of the first layer"
+    return shown(filter_figure(explanation.filters), f"filters{key}", alt)
 
 
-def need_attention(portrait: Portrait) -> None:
-    if portrait.layers:
+def need_attention(explanation: Explanation) -> None:
+    if explanation.layers:
         return
-    if "attention" in portrait.reasons:
+    if "attention" in explanation.reasons:
         raise ValueError("This model has no attention: its cells are mixed by convolutions or pooling.")
-    raise ValueError(f"No layer can be laid onto the picture: {'; '.join(dict.fromkeys(portrait.reasons.values()))}.")
+    raise ValueError(f"No layer can be laid onto the image: {'; '.join(dict.fromkeys(explanation.reasons.values()))}.")
 
 
-def left_out(portrait: Portrait) -> str:
+def left_out(explanation: Explanation) -> str:
     """Which blocks are missing from the drawings of attention, and why."""
     why: dict[str, list[str]] = {}
-    for block, reason in portrait.reasons.items():
+    for block, reason in explanation.reasons.items():
         if block.startswith("blocks."):
             why.setdefault(reason, []).append(block)
     notes = (f"Left out: {', '.join(blocks)} ({reason})." for reason, blocks in why.items())
@@ -191,25 +194,25 @@ def left_out(portrait: Portrait) -> str:
 
 SECTIONS = (
     Section(
-        "The picture and the answer",
+        "The image and the answer",
         draw_answer,
-        "The picture after resizing and cropping, as the model gets it, and the five likeliest classes.",
-        "How often the model is right when it is as sure as this; evaluate it on labelled pictures for that.",
+        "The image after resizing and cropping, as the model gets it, and the five likeliest classes.",
+        "How often the model is right when it is as sure as this; evaluate it on labeled images for that.",
     ),
     Section(
         "What it rests on, by method",
         draw_methods,
         "Bright cells are those that a method calls important for the class; every map has a scale of its own.",
         "Whether the method is right. Attention is where information was fetched from, not what decided; occlusion "
-        "depends on the grey that hides, and integrated gradients on the grey that they start from.",
+        "depends on the gray that hides, and integrated gradients on the gray that they start from.",
     ),
     Section(
         "Which of these maps to trust",
         draw_trust,
         "Left, the cells that a method calls most important are blurred first: the class should be lost at once. "
-        "Right, they are the first to be shown on a blurred picture: the class should be found at once. Faithfulness "
-        "is the right area less the left one, and the grey band is what some random orders of the cells give.",
-        "What holds for other pictures: this is one. A half-blurred picture is unlike any that the model has learned "
+        "Right, they are the first to be shown on a blurred image: the class should be found at once. Faithfulness "
+        "is the right area less the left one, and the gray band is what some random orders of the cells give.",
+        "What holds for other images: this is one. A half-blurred image is unlike any that the model has learned "
         "from, which moves all curves, so compare them with the band and not with 0 or 1.",
     ),
     Section(
@@ -237,9 +240,9 @@ SECTIONS = (
     Section(
         "Points that it reads",
         draw_points,
-        "The points of the picture that are read, by layer: a colour for each group of heads, the larger the more "
+        "The points of the image that are read, by layer: a color for each group of heads, the larger the more "
         "weight, as seen from the cell with the cross.",
-        "What was found there, and where the points would lie in another picture.",
+        "What was found there, and where the points would lie in another image.",
     ),
     Section(
         "Measures by layer",
@@ -253,8 +256,8 @@ SECTIONS = (
         "Lengths of tokens",
         draw_norms,
         "The length of the tokens after every block. Outliers, longer than three times the median, often keep notes "
-        "about the whole picture in place of their own cell.",
-        "Importance: a long token need not be one that is looked at, and the next normalisation takes its length away.",
+        "about the whole image in place of their own cell.",
+        "Importance: a long token need not be one that is looked at, and the next normalization takes its length away.",
     ),
     Section(
         "What it would say if it stopped here",
@@ -267,14 +270,14 @@ SECTIONS = (
         "Positions",
         draw_positions,
         "Every small map compares the position of one cell, at whose place it stands, with those of all cells: where "
-        "neighbours are alike, the model knows what is near. It is the same for all pictures.",
+        "neighbors are alike, the model knows what is near. It is the same for all images.",
         "What attention makes of positions, and positions that are not added to the tokens.",
     ),
     Section(
         "First filters",
         draw_filters,
-        "What the first layer can see of the pixels: grey is zero. Of many filters the main directions in which they "
-        "differ are shown (principal components), the strongest first. It is the same for all pictures.",
-        "How much each of them is used in this picture.",
+        "What the first layer can see of the pixels: gray is zero. Of many filters the main directions in which they "
+        "differ are shown (principal components), the strongest first. It is the same for all images.",
+        "How much each of them is used in this image.",
     ),
 )

@@ -132,9 +132,9 @@ def bars(names: Sequence[str], values: Sequence[float], *, chance: float = 0.0) 
 
 
 def matrix(counts: NDArray[np.int64], names: Sequence[str]) -> str:
-    """A confusion matrix whose cells are coloured by their share of the row; small ones have their counts written in.
+    """A confusion matrix whose cells are colored by their share of the row; small ones have their counts written in.
 
-    Colour grows with the root of the share, so that rare mistakes are seen beside frequent ones.
+    Color grows with the root of the share, so that rare mistakes are seen beside frequent ones.
     """
     shares = np.sqrt(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
     heads = "".join(f"<th><span>{escape(name)}</span></th>" for name in names)
@@ -162,12 +162,12 @@ def cell(counts: NDArray[np.int64], shares: NDArray[np.float64], names: Sequence
 
 
 def gallery(items: Iterable[tuple[Sequence[bytes], str, str]]) -> str:
-    """Pictures (PNG) side by side, what they are, and a second line."""
+    """Images (PNG) side by side, what they are, and a second line."""
     return f'<div class="gallery">{"".join(figure(*item) for item in items)}</div>'
 
 
-def figure(pictures: Sequence[bytes], title: str, below: str) -> str:
-    sources = (f"data:image/png;base64,{base64.b64encode(picture).decode()}" for picture in pictures)
+def figure(panels: Sequence[bytes], title: str, below: str) -> str:
+    sources = (f"data:image/png;base64,{base64.b64encode(panel).decode()}" for panel in panels)
     images = "".join(f'<img src="{source}" alt="{escape(title)}">' for source in sources)
     caption = f'{escape(title)}<br><span class="soft">{escape(below)}</span>'
     return f'<figure><div class="pair">{images}</div><figcaption>{caption}</figcaption></figure>'

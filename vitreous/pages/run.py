@@ -72,7 +72,7 @@ def parts(run: Run) -> Iterator[str]:
 
 
 def answers(run: Run, predictions: Predictions) -> Iterator[str]:
-    """What the answers on the test pictures show; a note instead when they cannot be measured."""
+    """What the answers on the test images show; a note instead when they cannot be measured."""
     try:
         if run.task == "multilabel":
             yield label_section(run, predictions)
@@ -117,8 +117,8 @@ def learning(run: Run) -> str:
         return ""
     reading = (
         "Good training brings both losses down together. A validation loss that rises while the training loss still "
-        "falls means that pictures are learned by heart. With mixed or strongly changed pictures the training line may "
-        "well be the worse one: its pictures are harder."
+        "falls means that images are learned by heart. With mixed or strongly changed images the training line may "
+        "well be the worse one: its images are harder."
     )
     return html.section("How it learned", html.drawing(*panels, width=400), reading)
 
@@ -128,15 +128,15 @@ def confusion_section(run: Run, predictions: Predictions) -> str:
     names = [run.name(index) for index in range(len(counts))]
     if len(counts) <= MOST_CLASSES_IN_MATRIX:
         reading = (
-            "A row holds the pictures of one class, a column those that were called so. Blue cells are right, orange "
-            "ones are mistakes; the stronger the colour, the larger the share of the row. Hover for the numbers."
+            "A row holds the images of one class, a column those that were called so. Blue cells are right, orange "
+            "ones are mistakes; the stronger the color, the larger the share of the row. Hover for the numbers."
         )
         return html.section("What it confuses", html.matrix(counts, names), reading)
     wrong = counts - np.diag(np.diag(counts))
     order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_PAIRS]
     pairs = [divmod(int(place), len(counts)) for place in order if wrong.flat[place]]
     rows = [(names[i], names[j], f"{wrong[i, j]:,}", f"{wrong[i, j] / counts[i].sum():.1%}") for i, j in pairs]
-    reading = "The commonest mistakes; the share is of all pictures that truly belong to the class."
+    reading = "The commonest mistakes; the share is of all images that truly belong to the class."
     return html.section("What it confuses", html.table(("is", "called", "times", "share"), rows, words=2), reading)
 
 
@@ -152,10 +152,10 @@ def class_section(run: Run, predictions: Predictions) -> str:
         for i in order
     ]
     reading = (
-        "The hardest classes first. Recall: of the pictures of the class, the share that was found. Precision: of the "
-        "pictures called so, the share that was right. F1 is high only when both are."
+        "The hardest classes first. Recall: of the images of the class, the share that was found. Precision: of the "
+        "images called so, the share that was right. F1 is high only when both are."
     )
-    columns = ("class", "recall", "precision", "F1", "pictures")
+    columns = ("class", "recall", "precision", "F1", "images")
     return html.section("Class by class", html.table(columns, rows), reading)
 
 
@@ -191,8 +191,8 @@ def label_section(run: Run, predictions: Predictions) -> str:
     table = html.table(("class", "AUROC", "average precision", "with", "without", "unknown"), [rows[i] for i in order])
     reading = (
         "The hardest labels first; bars start at guessing, and orange ones are worse than that. AUROC is the chance "
-        "that a picture with the label scores above one without it: 0.5 is guessing, 1 is perfect. Average precision "
-        "falls with rare labels, so compare it with their share. A dash: pictures with, or without, the label are "
+        "that an image with the label scores above one without it: 0.5 is guessing, 1 is perfect. Average precision "
+        "falls with rare labels, so compare it with their share. A dash: images with, or without, the label are "
         "missing."
     )
     return html.section("Label by label", drawn + table, reading)
@@ -203,7 +203,7 @@ def number(value: float) -> str:
 
 
 def kinds(truth: NDArray[Any]) -> tuple[str, str, str]:
-    """How many pictures have the label, have it not, and are unknown."""
+    """How many images have the label, have it not, and are unknown."""
     return str(int((truth > 0.5).sum())), str(int((truth <= 0.5).sum())), str(int(np.isnan(truth).sum()))
 
 
@@ -214,16 +214,16 @@ def mistakes_section(run: Run) -> str:
     rows = zip(*(run.mistakes[name] for name in ("images", "true", "predicted", "probability")), strict=True)
     items = [
         (
-            figures.picture(image, None if heat is None else heat[index]),
+            figures.panels(image, None if heat is None else heat[index]),
             f"{run.name(int(true))} → {run.name(int(predicted))}",
             f"{float(probability):.0%} sure",
         )
         for index, (image, true, predicted, probability) in enumerate(rows)
         if index < MOST_MISTAKES
     ]
-    reading = "What the picture shows → what the model said, and how sure it was."
+    reading = "What the image shows → what the model said, and how sure it was."
     if heat is not None:
-        reading += " The second picture is bright where the last layer looked: where it fetched from, not what for."
+        reading += " The second image is bright where the last layer looked: where it fetched from, not what for."
     return html.section("Worst mistakes", html.gallery(items), reading)
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model answered on the pictures that it was tested on, and what would have been right."""
+    """What a model answered on the images that it was tested on, and what would have been right."""
 
     logits: NDArray[np.float32]
     targets: NDArray[np.float32]

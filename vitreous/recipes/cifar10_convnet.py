@@ -2,7 +2,7 @@
 
     vitreous train cifar10_convnet --data FOLDER/WITH/CIFAR
 
-Measured: 88.4 % of the test set after 4.5 epochs, 16 minutes on two cores, before the stem learnt to whiten its
+Measured: 88.4 % of the test set after 4.5 epochs, 16 minutes on two cores, before the stem learned to whiten its
 pixels (docs/figures/cifar10.json).
 Also an example of a model of one's own: a config that builds a backbone, in the recipe's file.
 """
@@ -30,7 +30,7 @@ class ConvNetConfig(Config):
 
 
 class ConvNet(Backbone):
-    """Stages of two convolutions, each halving the picture; the mean of the last is classified."""
+    """Stages of two convolutions, each halving the image; the mean of the last is classified."""
 
     config: ConvNetConfig
 
@@ -53,6 +53,7 @@ class ConvNet(Backbone):
     def pooled(self, features: Features) -> Tensor:
         return features.tokens.mean(dim=1)
 
+    @property
     def blocks(self) -> list[nn.Module]:
         return list(self.stem.stages)
 

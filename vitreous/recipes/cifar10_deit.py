@@ -5,7 +5,7 @@
 Measured: 73.3 % of the test set after one epoch (--train.epochs 1); from scratch 39.4 %, the last six blocks alone
 57.7 %, a linear probe 40.2 % (docs/figures/cifar10.json).
 
-The pictures are enlarged to 64 pixels, which leaves 4 × 4 tokens: what a CPU can do in a quarter of an hour. More
+The images are enlarged to 64 pixels, which leaves 4 × 4 tokens: what a CPU can do in a quarter of an hour. More
 pixels are better and slower (--model.image-size 96 96).
 """
 

@@ -1,4 +1,4 @@
-"""ImageNet-1k with ResNet-50, the classic way: SGD with momentum at 0.1 per 256 pictures, 90 epochs, three steps.
+"""ImageNet-1k with ResNet-50, the classic way: SGD with momentum at 0.1 per 256 images, 90 epochs, three steps.
 
     torchrun --nproc-per-node 8 -m vitreous train imagenet_resnet50 --data imagenet/
 

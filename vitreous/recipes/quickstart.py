@@ -2,7 +2,7 @@
 
     make quickstart          or          vitreous quickstart          or          vitreous train quickstart
 
-The command adds pictures of the scenes to the run, to look at and to ask the model about.
+The command adds images of the scenes to the run, to look at and to ask the model about.
 Measured: 97.4 % of 2,000 held-out scenes after 109 seconds of training (docs/images/quickstart.json).
 """
 

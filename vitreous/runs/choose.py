@@ -10,8 +10,8 @@ import torch
 
 from vitreous.data.augment import Augment
 from vitreous.data.base import ArrayDataset, Dataset, FileDataset
-from vitreous.data.pack import as_picture
-from vitreous.data.pictures import BadPicture
+from vitreous.data.image_files import BadImage
+from vitreous.data.pack import image_at
 from vitreous.data.sources import open_data
 from vitreous.models import find_config
 from vitreous.models.base import Config
@@ -65,7 +65,7 @@ def choose_model(data: Dataset, model: str, weights: str, choices: list[Choice])
     if model:
         config = find_config(model)
         choices.append(Choice("model", model, "you asked for it"))
-        config = with_size(config, (side, side), choices, f"pictures are typically {typical} pixels")
+        config = with_size(config, (side, side), choices, f"images are typically {typical} pixels")
         return smaller_patches(config, choices)
     patch = 8 if side <= 128 else 16
     choices.append(Choice("model", "small ViT, residual stem", "early convolutions help where no weights do"))
@@ -80,7 +80,7 @@ def choose_model(data: Dataset, model: str, weights: str, choices: list[Choice])
         pool="mean",
         init="deit",
     )
-    return with_size(config, (side, side), choices, f"pictures are typically {typical} pixels")
+    return with_size(config, (side, side), choices, f"images are typically {typical} pixels")
 
 
 def model_of(weights: str) -> Config:
@@ -123,20 +123,20 @@ def typical_side(data: Dataset, sample: int = 64) -> int:
     sides = []
     for index in np.linspace(0, len(data) - 1, min(sample, len(data))).astype(int):
         try:
-            sides.append(min(as_picture(data, int(index)).size))
-        except BadPicture:
+            sides.append(min(image_at(data, int(index)).size))
+        except BadImage:
             continue
     if not sides:
-        raise ValueError("none of the pictures looked at could be read; vitreous data inspect says why")
+        raise ValueError("none of the images looked at could be read; vitreous data inspect says why")
     return int(np.median(sides))
 
 
 def choose_training(number: int, pretrained: bool, config: Config, choices: list[Choice]) -> TrainConfig:
     batch = 128 if number >= 10_000 else 64 if number >= 2_000 else 32
-    choices.append(Choice("batch", f"{batch} pictures", f"there are {number:,} pictures to learn from"))
+    choices.append(Choice("batch", f"{batch} images", f"there are {number:,} images to learn from"))
     seen = 60_000 if pretrained else 600_000
     epochs = float(np.clip(round(seen / number), 3, 30 if pretrained else 100))
-    choices.append(Choice("length", f"{epochs:g} epochs", f"it then sees about {number * epochs:,.0f} pictures"))
+    choices.append(Choice("length", f"{epochs:g} epochs", f"it then sees about {number * epochs:,.0f} images"))
     steps = epochs * max(1, number // batch)
     common = TrainConfig(
         batch_size=batch, epochs=epochs, schedule=Cosine(warmup=0.1), ema=0.99 if steps >= 600 else 0.0
@@ -164,15 +164,15 @@ def choose_augmentation(data: Dataset, config: Config, pretrained: bool, choices
     same = isinstance(data, ArrayDataset) and data.image_size == config.image_size and min(data.image_size) <= 64
     if same:
         pad = max(1, min(config.image_size) // 8)
-        choices.append(Choice("crops", f"shifted by up to {pad} pixels", "pictures have the model's size already"))
+        choices.append(Choice("crops", f"shifted by up to {pad} pixels", "images have the model's size already"))
         return Augment(crop="pad", pad=pad, flip_rate=flips(choices))
     scale = (0.5, 1.0) if pretrained or len(data) < 10_000 else (0.25, 1.0)
-    choices.append(Choice("crops", f"{scale[0]:.0%} to all of the picture", "any part shows what it is"))
+    choices.append(Choice("crops", f"{scale[0]:.0%} to all of the image", "any part shows what it is"))
     return Augment(crop="resized", crop_scale=scale, flip_rate=flips(choices))
 
 
 def flips(choices: list[Choice]) -> float:
     choices.append(
-        Choice("mirroring", "half of the pictures", "left and right rarely matter; else --augment.flip-rate 0")
+        Choice("mirroring", "half of the images", "left and right rarely matter; else --augment.flip-rate 0")
     )
     return 0.5

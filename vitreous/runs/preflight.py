@@ -16,7 +16,7 @@ from vitreous.runs.recipe import Recipe
 from vitreous.train.optim import SGD, AdamW, Muon
 
 FEWEST_TOKENS = 16
-HASHED_PICTURES = 20_000
+HASHED_IMAGES = 20_000
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def rate_too_high(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
         yield Finding(f"a rate of {lr:g} makes AdamW diverge", "use --train.optimizer.lr 1e-3")
 
 
-def odd_normalisation(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
+def odd_normalization(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
     data, own = prepared.train, prepared.model.spec.preprocess
     if not isinstance(data, ArrayDataset) or data.num_channels != own.num_channels:
         return
@@ -77,7 +77,7 @@ def odd_normalisation(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
     mean, std = values.mean(), values.std()
     if abs(mean) > 1.5 or not 0.2 < std < 5:
         yield Finding(
-            f"after normalisation the pictures have mean {mean:.2f} and deviation {std:.2f}, "
+            f"after normalization the images have mean {mean:.2f} and deviation {std:.2f}, "
             "far from the 0 and 1 that models expect",
             "check that mean and std are shares of 1 and belong to this data",
         )
@@ -94,22 +94,22 @@ def too_few_steps(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
         )
 
 
-def shared_pictures(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
+def shared_images(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
     if prepared.valid is None:
         yield Finding("there is no validation set, so nothing tells whether it learns", "use --data.valid-share 0.1")
         return
     number = len(fingerprints(prepared.train) & fingerprints(prepared.valid))
     if number:
         yield Finding(
-            f"{number:,} validation pictures are in the training set too, so the accuracy will flatter",
+            f"{number:,} validation images are in the training set too, so the accuracy will flatter",
             "vitreous data inspect lists them; remove one of each",
         )
 
 
 def fingerprints(data: Dataset) -> set[bytes]:
-    """Digests of pictures, or of files; of a very large set only the first, and of drawn scenes none."""
+    """Digests of images, or of files; of a very large set only the first, and of drawn scenes none."""
     data = data.data if isinstance(data, Decoded) else data
-    indices = np.arange(min(len(data), HASHED_PICTURES))
+    indices = np.arange(min(len(data), HASHED_IMAGES))
     if isinstance(data, Files):
         return {digest(data.paths[index].read_bytes()) for index in indices if data.paths[index].is_file()}
     if isinstance(data, Arrays):
@@ -125,7 +125,7 @@ CHECKS: tuple[Callable[[Recipe, Prepared], Iterator[Finding]], ...] = (
     too_few_tokens,
     rate_too_high,
     no_warmup,
-    odd_normalisation,
+    odd_normalization,
     too_few_steps,
-    shared_pictures,
+    shared_images,
 )

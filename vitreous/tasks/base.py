@@ -30,7 +30,7 @@ Outputs = dict[str, Tensor]
 
 
 class Objective(ABC):
-    """A task at work on one model: what to minimise and how to measure."""
+    """A task at work on one model: what to minimize and how to measure."""
 
     def inputs(self, batch: Batch) -> Inputs:
         """What the model is given of a batch."""

@@ -10,7 +10,7 @@
 z′ is the head of a token of its own (``distilled=True``) and z the class head. DeiT's best is ``kind="hard"`` with
 w = ½; for soft ones it names w = 0.1 and T = 3.
 
-The teacher sees the very pictures that the student sees, augmented and mixed, normalised anew as it is used to and
+The teacher sees the very images that the student sees, augmented and mixed, normalized anew as it is used to and
 resized where its image size is another. That keeps the student's crop, not the teacher's.
 """
 

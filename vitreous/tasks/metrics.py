@@ -22,7 +22,7 @@ def softmax(logits: Array) -> Array:
 
 
 def accuracy(scores: Array, labels: Array) -> float:
-    """The share of pictures whose highest score is the true class's."""
+    """The share of images whose highest score is the true class's."""
     return top_k(scores, labels, k=1)
 
 
@@ -138,7 +138,7 @@ def known(scores: Array, targets: Array) -> tuple[Array, NDArray[np.bool_]]:
 def check(scores: Array, labels: Array) -> None:
     if scores.ndim != 2 or labels.shape != scores.shape[:1] or not len(labels):
         raise ValueError(
-            f"scores (n, classes) and labels (n,) of at least one picture are needed, "
+            f"scores (n, classes) and labels (n,) of at least one image are needed, "
             f"got shapes {scores.shape} and {labels.shape}"
         )
     if labels.min() < 0 or labels.max() >= scores.shape[1]:

@@ -157,27 +157,27 @@ def fingerprint(path: Path, below: Path) -> dict[str, Any]:
     return {"name": str(path.relative_to(below)), "bytes": size, "blake2b": file_digest(path, "blake2b")}
 
 
-def state_of(model: torch.nn.Module, average: Mapping[str, Tensor], optimisers: list[torch.optim.Optimizer]) -> State:
-    """Everything that a step changes, under flat names: weights, their average, what the optimisers remember."""
+def state_of(model: torch.nn.Module, average: Mapping[str, Tensor], optimizers: list[torch.optim.Optimizer]) -> State:
+    """Everything that a step changes, under flat names: weights, their average, what the optimizers remember."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     state = {f"model.{name}": value for name, value in model.state_dict().items()}
     state |= {f"average.{name}": value for name, value in average.items()}
-    for optimiser in optimisers:
-        for parameter, values in optimiser.state.items():
-            state |= {f"optimiser.{names[id(parameter)]}.{field}": value for field, value in values.items()}
+    for optimizer in optimizers:
+        for parameter, values in optimizer.state.items():
+            state |= {f"optimizer.{names[id(parameter)]}.{field}": value for field, value in values.items()}
     return state
 
 
 def remember(
-    model: torch.nn.Module, optimisers: list[torch.optim.Optimizer], contents: Mapping[str, tuple[int, ...]]
+    model: torch.nn.Module, optimizers: list[torch.optim.Optimizer], contents: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Room for what the optimisers will be told to remember: they make it themselves only at their first step."""
+    """Room for what the optimizers will be told to remember: they make it themselves only at their first step."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    for optimiser in optimisers:
-        for group in optimiser.param_groups:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
             for parameter in group["params"]:
-                start = f"optimiser.{names[id(parameter)]}."
+                start = f"optimizer.{names[id(parameter)]}."
                 for name, shape in contents.items():
                     if name.startswith(start) and "." not in (field := name.removeprefix(start)):
                         same = shape == tuple(parameter.shape)
-                        optimiser.state[parameter][field] = torch.zeros_like(parameter) if same else torch.zeros(shape)
+                        optimizer.state[parameter][field] = torch.zeros_like(parameter) if same else torch.zeros(shape)

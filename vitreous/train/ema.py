@@ -1,4 +1,4 @@
-"""The average of the weights over the last steps, which generalises better than any of them."""
+"""The average of the weights over the last steps, which generalizes better than any of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Average:
                 self.values[name].copy_(value)
 
     @contextmanager
-    def worn_by(self, model: nn.Module) -> Iterator[None]:
+    def applied_to(self, model: nn.Module) -> Iterator[None]:
         """The model with the averaged weights, inside the ``with``."""
         self.swap(model)
         try:

@@ -307,7 +307,7 @@ class Trainer:
 
     def averaged(self) -> AbstractContextManager[None]:
         """The model with the averaged weights, if there are any."""
-        return self.average.worn_by(self.model) if self.average else nullcontext()
+        return self.average.applied_to(self.model) if self.average else nullcontext()
 
     def evaluate(self, valid: Dataset, done: int, log: RunLog) -> Measured | None:
         """Measure on the validation set and keep the model if it is the best; None where an earlier one was better."""

@@ -33,17 +33,17 @@ class Role:
 
 
 def roles(model: Model) -> dict[str, Role]:
-    blocks = {id(p): i for i, block in enumerate(model.blocks(), start=1) for p in block.parameters()}
+    blocks = {id(p): i for i, block in enumerate(model.blocks, start=1) for p in block.parameters()}
     heads = {id(p) for name in model.head_names for p in getattr(model, name).parameters()}
     owners = {id(p): module for module in model.modules() for p in module.parameters(recurse=False)}
     depth, result = 0, {}
     for name, parameter in model.named_parameters():
         depth = blocks.get(id(parameter), depth)
-        behind = depth == len(model.blocks()) and id(parameter) not in blocks
+        behind = depth == len(model.blocks) and id(parameter) not in blocks
         owner = owners[id(parameter)]
         decays = isinstance(owner, nn.Linear | nn.Conv2d) and parameter.ndim > 1
         inner = id(parameter) not in heads and getattr(owner, "in_channels", 0) != model.config.num_channels
-        own_depth = len(model.blocks()) + 1 if behind or id(parameter) in heads else depth
+        own_depth = len(model.blocks) + 1 if behind or id(parameter) in heads else depth
         result[name] = Role(own_depth, decays, decays and inner)
     return result
 
@@ -52,11 +52,11 @@ def freeze(model: Model, num_blocks: int) -> None:
     """Stem and first blocks (-1: all but the classifier) keep their weights and behave as in evaluation."""
     if num_blocks == 0:
         return
-    if num_blocks > len(model.blocks()):
+    if num_blocks > len(model.blocks):
         raise ValueError(
-            f"train.freeze_blocks is {num_blocks}, but the model has {len(model.blocks())} blocks; -1 freezes all"
+            f"train.freeze_blocks is {num_blocks}, but the model has {len(model.blocks)} blocks; -1 freezes all"
         )
-    last = len(model.blocks()) if num_blocks == -1 else num_blocks
+    last = len(model.blocks) if num_blocks == -1 else num_blocks
     heads = {id(p) for name in model.head_names for p in getattr(model, name).parameters()}
     roles_of = roles(model)
     for name, parameter in model.named_parameters():
@@ -83,7 +83,7 @@ class Learner:
 
 def learners(model: Model, layer_decay: float) -> list[Learner]:
     """Every parameter that is not frozen, in the model's order."""
-    last = len(model.blocks()) + 1
+    last = len(model.blocks) + 1
     roles_of = roles(model)
     found = [
         Learner(parameter, roles_of[name], layer_decay ** (last - roles_of[name].depth))

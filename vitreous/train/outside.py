@@ -14,13 +14,13 @@ from vitreous.models.base import Model
 
 def checkpoint_blocks(model: Model) -> None:
     """Blocks keep only their input and are computed again on the way back: same gradients, less memory."""
-    for block in model.blocks():
+    for block in model.blocks:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def compile_blocks(model: Model) -> None:
     """Blocks that look alike share their compiled code, so that this takes as long as for one."""
-    for block in model.blocks():
+    for block in model.blocks:
         block.compile()
 
 

@@ -1,7 +1,7 @@
 """One process or many: who we are among them, and how a model is spread over them.
 
 ``torchrun`` says through the environment how many processes there are. Models know nothing of it: DDP wraps the whole,
-FSDP2 shards every block, found through ``model.blocks()``.
+FSDP2 shards every block, found through ``model.blocks``.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def choose_device(device: str, local_rank: int) -> str:
 
 
 def spread(outputs: OutputsOf, world: World, kind: Literal["ddp", "fsdp"]) -> nn.Module:
-    """The model as the loop calls it. FSDP2 replaces the parameters in place, so optimisers are made afterwards."""
+    """The model as the loop calls it. FSDP2 replaces the parameters in place, so optimizers are made afterwards."""
     if world.size == 1 and kind == "ddp":
         return outputs
     if kind == "ddp":
@@ -151,7 +151,7 @@ def spread(outputs: OutputsOf, world: World, kind: Literal["ddp", "fsdp"]) -> nn
     if world.size == 1:
         raise ValueError("train.parallel fsdp needs several processes: start with torchrun --nproc-per-node 2 …")
     mesh = init_device_mesh(world.device.split(":")[0], (world.size,))
-    for block in outputs.model.blocks():
+    for block in outputs.model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(outputs, mesh=mesh)
     return outputs

@@ -72,7 +72,7 @@ def fit_head(model: Model, tensors: dict[str, Tensor], report: LoadReport, *, he
 
 
 def fit_channels(model: Model, tensors: dict[str, Tensor], report: LoadReport) -> None:
-    """Filters for RGB made to fit other pictures: those of the first convolution, and of others that see pixels too."""
+    """Filters for RGB made to fit other images: those of the first convolution, and of others that see pixels too."""
     wanted, own = model.config.num_channels, model.state_dict()
     first = next((name for name, tensor in own.items() if tensor.ndim == 4), "")
     if first not in tensors or tensors[first].ndim != 4 or tensors[first].shape[1] in (0, wanted):

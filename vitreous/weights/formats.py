@@ -4,14 +4,18 @@
 |---|---|
 | 1 | ``format``, ``version``, ``family``, ``config``, ``spec`` |
 | 2 | ``edits``; options named ``folded``, which said what the edit ``fold`` says, are gone |
+| 3 | tensors of blocks are named ``blocks.0…`` in most families, where they were ``layers.0…`` |
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
+
+from torch import Tensor
 
 from vitreous.compress.edits import EDITS, find_edit
 from vitreous.models import FAMILIES
@@ -20,7 +24,8 @@ from vitreous.models.edit import Edit
 from vitreous.spec import Spec
 from vitreous.weights.bounds import LONGEST_TEXT, MOST_EDITS
 
-FORMAT, VERSION = "vitreous", 2
+FORMAT, VERSION = "vitreous", 3
+FORMER_BLOCKS = re.compile(r"(^|\.)layers\.(?=\d)")
 
 
 def metadata_of(model: Model) -> dict[str, str]:
@@ -77,6 +82,12 @@ def parse_metadata(metadata: Mapping[str, str]) -> tuple[ModelConfig | None, tup
     config = FAMILIES[metadata["family"]].config().override(**options)
     spec.labels.check(config.num_classes)
     return config, replayed, spec
+
+
+def under_current_names(tensors: Mapping[str, Tensor], expected: Container[str]) -> dict[str, Tensor]:
+    """The tensors of any version's file under the names that its model expects today."""
+    renamed = {name: FORMER_BLOCKS.sub(r"\1blocks.", name) for name in tensors}
+    return {renamed[name] if renamed[name] in expected else name: tensor for name, tensor in tensors.items()}
 
 
 def strict_json(text: str) -> Any:

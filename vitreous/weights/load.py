@@ -16,6 +16,7 @@ from vitreous.spec import Spec
 from vitreous.weights import files, published
 from vitreous.weights.fit import LoadReport as LoadReport
 from vitreous.weights.fit import check_dtypes, check_fit, fit_channels, fit_head, fit_positions
+from vitreous.weights.formats import under_current_names
 from vitreous.weights.keymaps import KeyMap, Translation, keymaps_of
 from vitreous.weights.prefixes import prefix_of, unwrapped
 from vitreous.weights.reading import WeightsFile
@@ -151,8 +152,9 @@ def fit(model: Model, file: WeightsFile, where: str, *, head: str = "adapt") -> 
     check_edits(model, file, where)
     twin = files.on_meta(file.config, where, file.edits) if file.config is not None else None
     if twin is not None and not file.foreign:
-        check_fit(twin, file.tensors, where)
-        translation = Translation("Vitreous", dict(file.tensors))
+        own = under_current_names(file.tensors, twin.state_dict())
+        check_fit(twin, own, where)
+        translation = Translation("Vitreous", own)
     else:
         translation = translate(model, file.tensors)
     report = LoadReport(translation.source, notes=[*file.notes, *translation.notes], unused=translation.unused)

@@ -1,4 +1,4 @@
-"""Well-known public weights by name, ``model.tag``: where they lie, under which licence, how pictures are prepared.
+"""Well-known public weights by name, ``model.tag``: where they lie, under which license, how images are prepared.
 
 They are fetched only when asked for by name, once, into the Hugging Face cache.
 """
@@ -24,7 +24,7 @@ class Published:
     repo: str
     num_classes: int
     preprocess: Preprocess
-    licence: str = "apache-2.0"
+    license: str = "apache-2.0"
     config: dict[str, Any] = field(default_factory=dict)
     filename: str = "model.safetensors"
 
@@ -70,7 +70,7 @@ def timm(
     classes: int = 1000,
     **options: Any,
 ) -> Published:
-    """A file in timm's repositories: crops of 90 % at 224 pixels, the whole picture at higher resolutions."""
+    """A file in timm's repositories: crops of 90 % at 224 pixels, the whole image at higher resolutions."""
     preprocess = Preprocess((size, size), crop_ratio=0.9 if size == 224 else 1.0, mean=norm[0], std=norm[1])
     config = {"image_size": size, "num_classes": classes}
     return Published(name, f"timm/{theirs}", classes, preprocess, config=config, **options)
@@ -90,8 +90,8 @@ def torchvision(model: str) -> Published:
     """torchvision's first weights of a ResNet, as timm's repositories hold them."""
     config = {"image_size": 224, "num_classes": 1000}
     preprocess = Preprocess(interpolation="bilinear")
-    repo, licence = f"timm/{model}.tv_in1k", "bsd-3-clause"
-    return Published(f"{model}.in1k", repo, 1000, preprocess, licence=licence, config=config)
+    repo, license = f"timm/{model}.tv_in1k", "bsd-3-clause"
+    return Published(f"{model}.in1k", repo, 1000, preprocess, license=license, config=config)
 
 
 def coatnet(size: str, tag: str, *, classes: int = 1000, crop_ratio: float = 0.95) -> Published:
@@ -101,7 +101,7 @@ def coatnet(size: str, tag: str, *, classes: int = 1000, crop_ratio: float = 0.9
 
 
 def hybrid(model: str, tag: str, *, theirs: str | None = None, size: int = 224, classes: int = 1000) -> Published:
-    """Google's ResNet and ViT; weights for larger pictures are told apart by their tag."""
+    """Google's ResNet and ViT; weights for larger images are told apart by their tag."""
     ours = tag if size == 224 else f"{tag}_{size}"
     return timm(f"{model}.{ours}", f"{theirs or model}_{size}.{tag}", HALF_NORM, size=size, classes=classes)
 
@@ -110,11 +110,11 @@ def swin(model: str, tag: str, *, classes: int = 1000) -> Published:
     """Microsoft's Swin weights; timm's names tell the windows too."""
     size, window = (384, 12) if model.endswith("_384") else (224, 7)
     theirs = f"{model.removesuffix('_384')}_patch4_window{window}_{size}.{tag}"
-    return timm(f"{model}.{tag}", theirs, IMAGENET_NORM, size=size, classes=classes, licence="mit")
+    return timm(f"{model}.{tag}", theirs, IMAGENET_NORM, size=size, classes=classes, license="mit")
 
 
 def xcit(model: str, tag: str, *, size: int = 224) -> Published:
-    """Meta's XCiT weights, made to see the whole picture; timm calls ``xcit_tiny_12_16`` ``xcit_tiny_12_p16_224``."""
+    """Meta's XCiT weights, made to see the whole image; timm calls ``xcit_tiny_12_16`` ``xcit_tiny_12_p16_224``."""
     stem, patch = model.rsplit("_", 1)
     ours = tag if size == 224 else f"{tag}_{size}"
     row = meta(f"{model}.{ours}", f"{stem}_p{patch}_{size}.fb_{tag}", size=size)
@@ -122,7 +122,7 @@ def xcit(model: str, tag: str, *, size: int = 224) -> Published:
 
 
 def convnext(model: str, tag: str, *, crop_ratio: float = 0.875) -> Published:
-    """Meta's and timm's ConvNeXt weights; the tag tells the classes and, at higher resolutions, the pictures' size."""
+    """Meta's and timm's ConvNeXt weights; the tag tells the classes and, at higher resolutions, the images' size."""
     size = 384 if "384" in tag else 224
     classes = {"in12k": 11821, "in22k": 21841}.get(tag.split("_")[-1], 1000)
     row = timm(f"{model}.{tag}", f"{model}.{tag}", IMAGENET_NORM, size=size, classes=classes)
@@ -130,28 +130,28 @@ def convnext(model: str, tag: str, *, crop_ratio: float = 0.875) -> Published:
 
 
 def snap(model: str) -> Published:
-    """Snap's EfficientFormer weights, which learnt from a teacher too."""
+    """Snap's EfficientFormer weights, which learned from a teacher too."""
     row = meta(f"{model}.snap_dist_in1k", f"{model}.snap_dist_in1k")
     return replace(row, preprocess=replace(row.preprocess, crop_ratio=0.95))
 
 
 def fastvit(model: str, tag: str) -> Published:
     """Apple's FastViT weights, with all their branches."""
-    row = meta(f"{model}.{tag}", f"{model}.{tag}", size=256, licence="fastvit-license")
+    row = meta(f"{model}.{tag}", f"{model}.{tag}", size=256, license="fastvit-license")
     return replace(row, preprocess=replace(row.preprocess, crop_ratio=0.95 if model == "fastvit_ma36" else 0.9))
 
 
 def metaformer(model: str, tag: str, *, crop_ratio: float = 1.0) -> Published:
-    """Sea AI Lab's weights; the tag tells the classes and, at higher resolutions, the pictures' size."""
+    """Sea AI Lab's weights; the tag tells the classes and, at higher resolutions, the images' size."""
     size = 384 if tag.endswith("384") else 224
     row = meta(f"{model}.{tag}", f"{model}.{tag}", size=size, classes=21841 if tag.endswith("in22k") else 1000)
     return replace(row, preprocess=replace(row.preprocess, crop_ratio=crop_ratio))
 
 
 def mobilevit(size: str) -> Published:
-    """Apple's MobileViT weights, which take pictures as they are, from 0 to 1."""
+    """Apple's MobileViT weights, which take images as they are, from 0 to 1."""
     name, as_they_are = f"mobilevit_{size}.cvnets_in1k", ((0.0,) * 3, (1.0,) * 3)
-    row = timm(name, name, as_they_are, size=256, licence="cvnets-license")
+    row = timm(name, name, as_they_are, size=256, license="cvnets-license")
     return replace(row, preprocess=replace(row.preprocess, crop_ratio=0.9))
 
 
@@ -191,8 +191,8 @@ _ROWS = [
     meta("vit_small_16.dino", "vit_small_patch16_224.dino", classes=0),
     meta("vit_base_8.dino", "vit_base_patch8_224.dino", classes=0),
     meta("vit_base_16.dino", "vit_base_patch16_224.dino", classes=0),
-    meta("vit_base_16.mae", "vit_base_patch16_224.mae", classes=0, licence="cc-by-nc-4.0"),
-    meta("vit_large_16.mae", "vit_large_patch16_224.mae", classes=0, licence="cc-by-nc-4.0"),
+    meta("vit_base_16.mae", "vit_base_patch16_224.mae", classes=0, license="cc-by-nc-4.0"),
+    meta("vit_large_16.mae", "vit_large_patch16_224.mae", classes=0, license="cc-by-nc-4.0"),
     *(
         meta(f"dinov2_{size}_{ours}14.lvd142m", f"vit_{size}_patch14_{theirs}dinov2.lvd142m", size=518, classes=0)
         for size in ("small", "base", "large", "giant")

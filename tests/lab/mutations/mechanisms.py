@@ -1,4 +1,4 @@
-"""How attention is arranged: windows, features, points, neighbourhoods, and what is shared."""
+"""How attention is arranged: windows, features, points, neighborhoods, and what is shared."""
 
 import math
 
@@ -25,7 +25,7 @@ def forget_the_scale(original):
     return forward
 
 
-def normalise_channels_instead_of_tokens(original):
+def normalize_channels_instead_of_tokens(original):
     def forward(self, x, grid, num_prefix=0):
         q, k, v = rearrange(self.qkv(x), "b n (three h k) -> three b h k n", three=3, h=self.num_heads)
         q, k = F.normalize(q, dim=-2) * self.temperature, F.normalize(k, dim=-2)
@@ -40,7 +40,7 @@ def attend_across_the_batch(original):
 
 
 def look_along_the_sequence(original):
-    """A neighbourhood of a row alone."""
+    """A neighborhood of a row alone."""
 
     def groups(self, grid, device):
         found = original(self, grid, device)
@@ -68,7 +68,7 @@ def project_before_reducing(original):
     return forward
 
 
-def normalise_the_stream(original):
+def normalize_the_stream(original):
     """Post-LN by another name: the stream itself goes through the norm."""
 
     def forward(self, x, grid, num_prefix=0):
@@ -97,9 +97,9 @@ MUTATIONS = [
              lambda original: lambda self, device: None),
     Mutation("performer", "queries and keys are not divided by the fourth root of their width",
              "vitreous.layers.performer:PositiveFeatures.forward", forget_the_scale),
-    Mutation("cross_covariance", "normalises the wrong axis", "vitreous.layers.covariance:CrossCovariance.forward",
-             normalise_channels_instead_of_tokens),
-    Mutation("cross_covariance", "pictures look at pictures", "vitreous.layers.covariance:CrossCovariance.forward",
+    Mutation("cross_covariance", "normalizes the wrong axis", "vitreous.layers.covariance:CrossCovariance.forward",
+             normalize_channels_instead_of_tokens),
+    Mutation("cross_covariance", "images look at images", "vitreous.layers.covariance:CrossCovariance.forward",
              attend_across_the_batch),
     Mutation("deformable", "no softmax over a query's points", "vitreous.layers.deformable_points:PointAttend.weights",
              lambda original: lambda self, q, k, **options: q),
@@ -107,16 +107,16 @@ MUTATIONS = [
              "vitreous.layers.deformable_points:PointAttention.locations",
              lambda original: lambda self, x, reference, shapes: original(
                  self, x[:, :1].expand_as(x), reference[:, :1].expand(-1, x.shape[1], -1, -1), shapes)),
-    Mutation("local_attention", "neighbours of the same row alone", "vitreous.layers.local:NeighbourAttention.groups",
+    Mutation("local_attention", "neighbors of the same row alone", "vitreous.layers.local:NeighborAttention.groups",
              look_along_the_sequence),
     Mutation("local_attention", "the mask comes after the softmax", "vitreous.layers.attention:Attend.forward",
              mask_after_the_softmax),
     Mutation("spatial_reduction", "keys are not reduced", "vitreous.layers.reduction:ReducedAttention.forward",
              project_before_reducing),
-    Mutation("batch_first", "a ViT's pictures look at each other", "vitreous.layers.attention:SelfAttention.forward",
+    Mutation("batch_first", "a ViT's images look at each other", "vitreous.layers.attention:SelfAttention.forward",
              attend_across_the_batch),
-    Mutation("final_norm", "the stream itself is normalised", "vitreous.layers.block:PreNormBlock.forward",
-             normalise_the_stream),
+    Mutation("final_norm", "the stream itself is normalized", "vitreous.layers.block:PreNormBlock.forward",
+             normalize_the_stream),
     Mutation("convolutional_stem", "CvT's stem strides by 8", "vitreous.models.cvt:STRIDES",
              lambda original: (8, 2, 2)),
     Mutation("weight_sharing", "every place has a projection of its own", "vitreous.layers.patch:PatchEmbed.forward",

@@ -32,11 +32,11 @@ MUTATIONS = [
         "vitreous.models.vit:make_position",
         lambda original: lambda config, grid: None,
     ),
-    Mutation("generalisation_bounds", *ALONE),
+    Mutation("generalization_bounds", *ALONE),
     Mutation(
-        "generalisation_bounds",
+        "generalization_bounds",
         "the divergence divided by σ instead of σ²",
-        "vitreous.lab.claims.generalisation_bounds:right",
+        "vitreous.lab.claims.generalization_bounds:right",
         lambda original: lambda distance, sigma: distance**2 / (2 * sigma),
     ),
 ]

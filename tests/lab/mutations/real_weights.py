@@ -1,4 +1,4 @@
-"""Mistakes in attention, its measures, norms and quantisers."""
+"""Mistakes in attention, its measures, norms and quantizers."""
 
 import torch
 
@@ -44,9 +44,9 @@ def only_down(original):
 
 MUTATIONS = [
     Mutation(
-        "quantisation",
+        "quantization",
         "the zero point is forgotten",
-        "vitreous.lab.instruments.quantise:zero_point",
+        "vitreous.lab.instruments.quantize:zero_point",
         lambda _: lambda low, high, bits: 0,
     ),
     Mutation(
@@ -86,7 +86,7 @@ MUTATIONS = [
         only_down,
     ),
     Mutation(
-        "heads_specialise",
+        "heads_specialize",
         "similarities are dot products, not cosines",
         "vitreous.explain.measures:cosines",
         lambda _: lambda vectors: vectors @ vectors.transpose(-2, -1),

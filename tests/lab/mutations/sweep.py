@@ -31,7 +31,7 @@ def no_residual(forward):
 
 MUTATIONS = [
     Mutation(
-        "entropy_generalisation",
+        "entropy_generalization",
         "entropy is counted in bits and compared with nats",
         "vitreous.explain.measures:entropy",
         lambda entropy: lambda weights: entropy(weights) / 0.6931,

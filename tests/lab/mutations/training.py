@@ -1,4 +1,4 @@
-"""Norms, regularisation, schedules and losses."""
+"""Norms, regularization, schedules and losses."""
 
 import math
 
@@ -30,17 +30,17 @@ def one_coin(self, x):
     return x * (torch.rand(()) >= self.rate) / (1 - self.rate) if self.training else x
 
 
-def one_weight(augment, size, dice):
+def one_weight(augment, size, draws):
     """MixUp's weights with the α of CutMix."""
-    return dice.beta("cutmix", augment.cutmix, 1)[:, :, None]
+    return draws.beta("cutmix", augment.cutmix, 1)[:, :, None]
 
 
 def label_as_drawn(original):
     """CutMix whose label keeps the λ that was drawn, although the box was cut off at the border."""
 
-    def mix(images, targets, augment, dice):
-        mixed, _ = original(images, targets, augment, dice)
-        share = torch.from_numpy(dice.beta("cutmix", 1.0, 1))
+    def mix(images, targets, augment, draws):
+        mixed, _ = original(images, targets, augment, draws)
+        share = torch.from_numpy(draws.beta("cutmix", 1.0, 1))
         partner = torch.from_numpy(mixing.partners(len(images)))
         values = share * targets.values + (1 - share) * targets.values[partner]
         return mixed, Classes(values)
@@ -76,7 +76,7 @@ MUTATIONS = [
     Mutation(
         "layer_norm",
         "the variance is divided by one less than the number of values",
-        "vitreous.layers.norm:PictureNorm.forward",
+        "vitreous.layers.norm:ImageNorm.forward",
         lambda original: unbiased,
     ),
     Mutation(

@@ -16,6 +16,6 @@ def sincos(grid, dim):
 
 def resample(table, old_grid, new_grid, num_prefix):
     prefix, cells = table[:num_prefix], table[num_prefix:]
-    picture = cells.T.reshape(1, -1, *old_grid)
-    picture = F.interpolate(picture, size=new_grid, mode="bicubic", antialias=True)
-    return torch.cat([prefix, picture[0].flatten(1).T])
+    image = cells.T.reshape(1, -1, *old_grid)
+    image = F.interpolate(image, size=new_grid, mode="bicubic", antialias=True)
+    return torch.cat([prefix, image[0].flatten(1).T])

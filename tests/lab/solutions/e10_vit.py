@@ -32,9 +32,9 @@ class TinyViT(nn.Module):
         return self.head(x[:, 0])
 
 
-def train_step(model, optimiser, images, labels):
-    optimiser.zero_grad()
+def train_step(model, optimizer, images, labels):
+    optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(images), labels)
     loss.backward()
-    optimiser.step()
+    optimizer.step()
     return loss.item()

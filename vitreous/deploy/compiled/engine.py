@@ -152,7 +152,7 @@ def watch(model: Model | Shortened, images: Tensor) -> list[Use]:
         x, *rest = given
         uses.append(Use(block, x.repeat(batch, *[1] * (x.ndim - 1)), tuple(rest), options))
 
-    hooks = [block.register_forward_pre_hook(note, with_kwargs=True) for block in dict.fromkeys(model.blocks())]
+    hooks = [block.register_forward_pre_hook(note, with_kwargs=True) for block in dict.fromkeys(model.blocks)]
     model(images[:1])
     for hook in hooks:
         hook.remove()

@@ -1,6 +1,6 @@
 /* softmax(q kᵀ · scale + bias) v, with both products in 16-bit integers and the softmax in float: see attention.py.
 
-   A thread does one head of one picture at a time. Keys and values are packed into panels once, then a few queries at
+   A thread does one head of one image at a time. Keys and values are packed into panels once, then a few queries at
    a time ask all of them; what they compute on the way never leaves the cache. */
 
 #include "products.h"

@@ -1,4 +1,4 @@
-"""Fixed ranges for activations, found with pictures: static quantisation saves the search for extremes at run time.
+"""Fixed ranges for activations, found with images: static quantization saves the search for extremes at run time.
 
 The extremes themselves are kept. To cut them off, so that the others are rounded more finely, is the usual advice, but
 what sticks out in a vision transformer matters: with cuts that were best for each layer DeiT-Tiny's logits got worse.

@@ -20,8 +20,8 @@ from vitreous.deploy.native.convert import Choice, Range
 from vitreous.deploy.native.engine import linear_layers, prepare
 from vitreous.deploy.native.linear import Kind
 
-FEW = 2  # pictures that the effects of single layers are measured with
-MARGIN = 0.95  # of the tolerance that the example may use up, since other pictures move a little more or less
+FEW = 2  # images that the effects of single layers are measured with
+MARGIN = 0.95  # of the tolerance that the example may use up, since other images move a little more or less
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Search:
             back = min(len(work), back + max(1, len(work) // 20))
 
     def passes(self, choice: Choice) -> bool:
-        """For the example, and for its first picture alone: on average over many errors are smaller."""
+        """For the example, and for its first image alone: on average over many errors are smaller."""
         found = self.run(choice, self.example)
         worst = max(relative_error(found[:count], self.expected[:count]) for count in (1, len(found)))
         return worst <= MARGIN * self.tolerance

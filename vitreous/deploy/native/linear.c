@@ -29,7 +29,7 @@ enum { STRIP = 4 };
 static inline floats plus(floats a, floats b) { return a + b; }
 
 /* (x − mean) / √(variance + ε) · weight + bias */
-static void normalise(const Layer *layer, const float *restrict x, float *restrict to) {
+static void normalize(const Layer *layer, const float *restrict x, float *restrict to) {
     const float *restrict weight = layer->norm_weight, *restrict bias = layer->norm_bias;
     floats sums[STRIP] = {0}, squares[STRIP] = {0};
     long width = layer->inputs;
@@ -159,13 +159,13 @@ static inline void finish(const Layer *layer, long rows, long column, const int3
     }
 }
 
-/* Tokens of a batch of pictures, `of_each` from every one. The answer is read from the first `fine` of these: they have
+/* Tokens of a batch of images, `of_each` from every one. The answer is read from the first `fine` of these: they have
    more than 8 bits, in two rows of integers each. */
 typedef struct { long count, of_each, fine; } Tokens;
 
 static long rows_before(const Tokens *tokens, long token) {
-    long picture = token / tokens->of_each, place = token % tokens->of_each;
-    return token + picture * tokens->fine + (place < tokens->fine ? place : tokens->fine);
+    long image = token / tokens->of_each, place = token % tokens->of_each;
+    return token + image * tokens->fine + (place < tokens->fine ? place : tokens->fine);
 }
 /* The token that begins with a row, or behind it. */
 static long token_at(const Tokens *tokens, long row) {
@@ -193,7 +193,7 @@ static long take_tokens(const Layer *layer, const float *x, const Tokens *tokens
     for (long token = first; token < end; token++, r++, x += layer->inputs) {
         int fine = layer->kind == INT8 && token % tokens->of_each < tokens->fine;
         const float *row = x;
-        if (layer->norm_weight) normalise(layer, row, desk->row), row = desk->row;
+        if (layer->norm_weight) normalize(layer, row, desk->row), row = desk->row;
         if (fine && r % block == block - 1) desk->token[r++] = UNUSED;
         char *to = desk->rows + r * stride;
         for (int half = 0; half <= fine; half++) memset(to + (half + 1) * stride - GROUPS * GROUP, 0, GROUPS * GROUP);

@@ -61,7 +61,7 @@ class Tokens(ctypes.Structure):
 class NativeLinear(nn.Module):
     """``linear`` for inference; ``fixed`` is the (low, step) of every activation.
 
-    In 8 bits the first ``fine`` tokens of a picture have up to 16: two rows of integers each, upper and lower half.
+    In 8 bits the first ``fine`` tokens of an image have up to 16: two rows of integers each, upper and lower half.
     What stands around it may be part of it: a ``norm`` before it, GELU behind it, and numbers that the output is
     multiplied by (``scale``), before it is added to something else. A layer that ``lends`` its output wants it back:
     the next such layer of the thread writes over it.

@@ -36,7 +36,7 @@ CLAIM = Claim(
     right_formula=r"O(h n^2 + n d) \; \mathrm{explicit}, \quad O(n d) \; \mathrm{fused}",
     meaning="Use fused attention first: it removes the square without computing a block twice. Checkpointing then "
     "keeps one input per block, and the activations of one block at a time. With explicit attention (to look at the "
-    "weights, say) one layer alone can exhaust the memory of a large picture, checkpointed or not.",
+    "weights, say) one layer alone can exhaust the memory of a large image, checkpointed or not.",
 )
 
 
@@ -57,7 +57,7 @@ class Held(NamedTuple):
 
 
 def measure(side: int, *, explicit: bool, checkpointed: bool = False, dim: int = 16, heads: int = 8) -> Held:
-    """One training step of a small ViT on a picture of ``side`` × ``side`` tokens."""
+    """One training step of a small ViT on an image of ``side`` × ``side`` tokens."""
     model = small_vit(side, dim, heads)
     if checkpointed:
         outside.checkpoint_blocks(model)
@@ -121,15 +121,15 @@ def draw(outcome: Outcome) -> Figure:
 
     figure, (axis,) = side_by_side(1, width=5.8, height=3.4)
     tokens = outcome.series["tokens"]
-    for name, (colour, dash) in zip(WAYS, LINES, strict=False):
+    for name, (color, dash) in zip(WAYS, LINES, strict=False):
         megabytes = [held / 1e6 for held in outcome.series[name]]
-        axis.plot(tokens, megabytes, color=colour, linestyle=dash, marker="o", markersize=4, label=name)
+        axis.plot(tokens, megabytes, color=color, linestyle=dash, marker="o", markersize=4, label=name)
     for slope, name in ((1, "∝ n"), (2, "∝ n²")):
         start = outcome.series["explicit and checkpointed, stored"][0] / 2e6
         guide = [start * (n / tokens[0]) ** slope for n in tokens]
         axis.plot(tokens, guide, color=INK, linewidth=0.8, linestyle=":")
         axis.annotate(name, (tokens[-1], guide[-1]), (4, 0), textcoords="offset points", color=INK, fontsize=8)
-    axis.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="megabytes alive, one picture")
+    axis.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="megabytes alive, one image")
     axis.set_xticks(tokens, [f"{n:,.0f}" for n in tokens])
     axis.minorticks_off()
     plain(axis)

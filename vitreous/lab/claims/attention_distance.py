@@ -13,7 +13,7 @@ from vitreous.explain import measures
 from vitreous.explain.rollout import class_attention
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly
-from vitreous.lab.instruments.real import deit_tiny, pictures, traces
+from vitreous.lab.instruments.real import deit_tiny, photos, traces
 from vitreous.lab.prediction import Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
@@ -25,18 +25,18 @@ CLAIM = Claim(
     sources=(Source.FOUNDATIONS,),
     formula=r"d = \sum_{i,j} A_{ij} \, |p_i - p_j|, \quad A[0, 1:N]",
     right="The sum must be divided by the number of patches that look, or it grows with their number. The class token "
-    "has no place in the picture: its row and its column stay out. In Python the slice 1:N would end before the "
+    "has no place in the image: its row and its column stay out. In Python the slice 1:N would end before the "
     "last patch: write 1:N+1.",
     right_formula=r"d = \frac{1}{N} \sum_i \frac{\sum_j A_{ij} |p_i - p_j|}{\sum_j A_{ij}}, \quad A[0, 1:N+1]",
-    meaning="Only a mean can be compared between resolutions and models: in pixels, at most the picture's diagonal. "
+    meaning="Only a mean can be compared between resolutions and models: in pixels, at most the image's diagonal. "
     "Beware of off-by-one slices: the class token's map must have as many entries as there are patches.",
-    axes=Axes("patches in the picture", "attention distance in pixels", log="xy"),
+    axes=Axes("patches in the image", "attention distance in pixels", log="xy"),
 )
 PIXELS = 224
 
 
 def places(side: int) -> NDArray[np.float64]:
-    """(side², side²): pixels between the patches of a picture."""
+    """(side², side²): pixels between the patches of an image."""
     y, x = np.divmod(np.arange(side * side), side)
     return np.hypot(y[:, None] - y, x[:, None] - x) * PIXELS / side
 
@@ -92,7 +92,7 @@ def cases(trial: Trial) -> Iterator[Case]:
 
 
 def real_cases(trial: Trial) -> Iterator[Case]:
-    images, _ = pictures(trial, trial.choose(4, 48))
+    images, _ = photos(trial, trial.choose(4, 48))
     found: dict[str, list[list[float]]] = {"blocks.0": [], "blocks.11": []}
     for trace in traces(deit_tiny(trial), images):
         distances = trace.mean_distance()

@@ -64,18 +64,18 @@ def share_complex(a: Tensor) -> Tensor:
     return (eigenvalues(a).imag.abs() > 1e-6).double().mean(dim=-1)
 
 
-def gap(favourites: Tensor) -> float:
-    """|λ₂| when every query looks at its favourite key, and when it looks at all keys evenly: the difference."""
-    second = [sorted_moduli(preferring(favourites, strength))[1] for strength in (STRENGTH, 0.0)]
+def gap(favorites: Tensor) -> float:
+    """|λ₂| when every query looks at its favorite key, and when it looks at all keys evenly: the difference."""
+    second = [sorted_moduli(preferring(favorites, strength))[1] for strength in (STRENGTH, 0.0)]
     return float((second[0] - second[1]).abs())
 
 
 def cases(trial: Trial) -> Iterator[Case]:
     yield from matrices(torch.cat([random_attention(seed) for seed in trial.seeds]), "random heads")
     own, same = torch.arange(TOKENS), torch.zeros(TOKENS, dtype=torch.long)
-    for name, favourites, expected in (("its own key", own, right_second(STRENGTH)), ("the same key", same, 0.0)):
+    for name, favorites, expected in (("its own key", own, right_second(STRENGTH)), ("the same key", same, 0.0)):
         label = f"difference of |λ₂|: every query on {name}, or on all keys evenly"
-        yield Case(label, exactly(gap(favourites)), document=AtLeast(document_gap()), right=Near(expected, 1e-6))
+        yield Case(label, exactly(gap(favorites)), document=AtLeast(document_gap()), right=Near(expected, 1e-6))
     keep_plane(trial, "random", random_attention(0)[0])
     if trial.has("weights"):
         trained = next(trained_heads(trial, 1))[:: trial.choose(4, 1)]
@@ -110,10 +110,10 @@ def draw(outcome: Outcome) -> Figure:
     """Eigenvalues of a random and a trained head on the complex plane: the text puts them on the line."""
     figure, (axis,) = side_by_side(1, width=6.8, height=3.3)
     axis.axhline(0, label="the text: real numbers", **DOCUMENT)
-    for name, colour, marker in (("random", BLUE, "o"), ("DeiT-Tiny", "#009e73", "^")):
+    for name, color, marker in (("random", BLUE, "o"), ("DeiT-Tiny", "#009e73", "^")):
         if f"{name}, real" in outcome.series:
             real, imaginary = (outcome.series[f"{name}, {part}"] for part in ("real", "imaginary"))
-            axis.scatter(real, imaginary, s=13, color=colour, marker=marker, alpha=0.7, label=f"one head, {name}")
+            axis.scatter(real, imaginary, s=13, color=color, marker=marker, alpha=0.7, label=f"one head, {name}")
     axis.set(xlabel="real part of λ", ylabel="imaginary part of λ")
     plain(axis)
     legend(axis)

@@ -21,7 +21,7 @@ CLAIM = Claim(
     right="Exact to the last operation if every token counts, class token and registers too. The whole block, with an "
     "MLP four times as wide, takes three times the projections.",
     right_formula=r"4 N D^2 + 2 N^2 D, \quad \mathrm{block:} \; 12 N D^2 + 2 N^2 D, \quad N = L + \mathrm{prefix}",
-    meaning="Good enough for any budget at 224 pixels. On small pictures the other tokens weigh: five of them beside "
+    meaning="Good enough for any budget at 224 pixels. On small images the other tokens weigh: five of them beside "
     "16 patches add a third. And do not take it for the cost of a block: the MLP has two thirds of the projections.",
     axes=Axes("patches L", "MACs counted / the text's formula", log="x"),
 )
@@ -54,15 +54,15 @@ def cases(trial: Trial) -> Iterator[Case]:
             counted = counted_macs(MODEL, side, depth=1, **options)
             yield Case(
                 f"attention, {side} px, {name}",
-                exactly(counted["layers.0.mixer"] / document(side)),
+                exactly(counted["blocks.0.mixer"] / document(side)),
                 document=Near(1.0, 0.01),
                 right=Near(right(side, num_prefix) / document(side), 1e-9),
                 at=(side // PATCH) ** 2,
                 group=name,
             )
-    block = exactly(counted["layers.0"] / right_block(side, num_prefix))
+    block = exactly(counted["blocks.0"] / right_block(side, num_prefix))
     yield Case(f"whole block, {side} px, counted / (12ND² + 2N²D)", block, right=Near(1.0, 1e-9))
     ours = cost(MODEL, side, depth=1, **options)
-    mixer = exactly(ours.parts["mixer"].macs / counted["layers.0.mixer"])
+    mixer = exactly(ours.parts["mixer"].macs / counted["blocks.0.mixer"])
     yield Case("vt.cost / counted, attention", mixer, right=Near(1.0, 1e-9))
     yield Case("vt.cost / counted, whole model", exactly(ours.macs / counted[""]), right=Near(1.0, 1e-9))

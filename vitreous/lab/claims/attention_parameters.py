@@ -18,7 +18,7 @@ from vitreous.models.vit import ViT
 CLAIM = Claim(
     title="Parameters of a block",
     statement="In a block of width D, multi-head attention has 3D² parameters, the MLP with a hidden layer of 4D has "
-    "8D², layer normalisation has 2D, the residual connections have none.",
+    "8D², layer normalization has 2D, the residual connections have none.",
     sources=(Source.PIXELS,),
     formula=r"3 D^2 + 8 D^2 + 2 D",
     right="Attention has a fourth matrix, which mixes the heads' outputs: 4D² and biases. A LayerNorm has 2D, and a "
@@ -45,14 +45,14 @@ def measure(model: str) -> tuple[int, dict[str, int]]:
     """The width of a model, and how many numbers the parts of its first block learn."""
     with torch.device("meta"):
         built = create_model(model, depth=1)
-        block = built.blocks()[0]
+        block = built.blocks[0]
     assert isinstance(built, ViT)
     assert isinstance(block, Block)
     parts = {"attention": block.mixer, "MLP": block.mlp, "one LayerNorm": block.norm1, "the whole block": block}
-    return built.config.dim, {name: learnt(part) for name, part in parts.items()}
+    return built.config.dim, {name: learned(part) for name, part in parts.items()}
 
 
-def learnt(module: nn.Module) -> int:
+def learned(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 

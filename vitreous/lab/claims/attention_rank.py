@@ -98,12 +98,12 @@ def ranks(trial: Trial, d: int) -> Iterator[Case]:
 def extremes() -> Iterator[Case]:
     """Full focus may have full rank or rank 1, and no focus at all has rank 1."""
     own, same = torch.arange(TOKENS), torch.zeros(TOKENS, dtype=torch.long)
-    for name, favourites, strength, expected in (
+    for name, favorites, strength, expected in (
         ("every query on its own key", own, 40.0, TOKENS),
         ("every query on the same key", same, 40.0, 1),
         ("every query on all keys evenly", own, 0.0, 1),
     ):
-        measured = exactly(float(effective_rank(preferring(favourites, strength))))
+        measured = exactly(float(effective_rank(preferring(favorites, strength))))
         yield Case(f"effective rank, {name}", measured, right=Near(expected, 1e-3))
 
 
@@ -125,9 +125,9 @@ def draw(outcome: Outcome) -> Figure:
     figure, (bound, sense) = side_by_side(2, width=5.4, height=3.0)
     draw_bound(bound, [case for case in outcome.cases if case.at is not None])
     names = (("", "random, from hard to soft"), ("trained ", "DeiT-Tiny, one dot a head"))
-    for (prefix, label), (colour, _) in zip(names, LINES[1:], strict=False):
+    for (prefix, label), (color, _) in zip(names, LINES[1:], strict=False):
         if f"{prefix}keys" in outcome.series:
-            sense.plot(outcome.series[f"{prefix}keys"], outcome.series[f"{prefix}ranks"], color=colour, label=label,
+            sense.plot(outcome.series[f"{prefix}keys"], outcome.series[f"{prefix}ranks"], color=color, label=label,
                        marker="o", markersize=4, linestyle="none" if prefix else "-", linewidth=1)  # fmt: skip
     sense.set(xlabel="keys that a query looks at, exp(H)", ylabel="effective rank", xscale="log")
     for axis in (bound, sense):
@@ -140,6 +140,6 @@ def draw_bound(axis: axes.Axes, cases: Sequence[Case]) -> None:
     widths = sorted({int(place(case)) for case in cases})
     axis.plot(widths, [document(TOKENS, d) for d in widths], label="the text: at most d", **DOCUMENT)
     axis.plot(widths, [right(TOKENS)] * len(widths), label="what is right: n", **RIGHT)
-    for group, colour in ((ATTENTION, INK), (LOGITS, "#8a8f98")):
-        dots(axis, [case for case in cases if case.group == group], colour, group)
+    for group, color in ((ATTENTION, INK), (LOGITS, "#8a8f98")):
+        dots(axis, [case for case in cases if case.group == group], color, group)
     axis.set(xlabel="head width d", ylabel=f"rank, {TOKENS} tokens", ylim=(0, 70))

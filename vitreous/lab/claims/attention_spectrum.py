@@ -12,7 +12,7 @@ from torch import Tensor
 from vitreous.explain import measures
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly
-from vitreous.lab.instruments.real import deit_tiny, pictures, traces
+from vitreous.lab.instruments.real import deit_tiny, photos, traces
 from vitreous.lab.prediction import AtLeast, AtMost, Near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
@@ -77,7 +77,7 @@ def looks(whole: Tensor) -> tuple[float, float]:
 
 
 def real_cases(trial: Trial) -> Iterator[Case]:
-    images, _ = pictures(trial, trial.choose(2, 12))
+    images, _ = photos(trial, trial.choose(2, 12))
     wholes: dict[str, list[Tensor]] = {}
     odd = []
     for trace in traces(deit_tiny(trial), images, "weights", "norms"):

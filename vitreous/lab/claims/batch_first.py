@@ -1,4 +1,4 @@
-"""torch's encoder layer expects tokens first: given the batch first, it lets pictures look at pictures."""
+"""torch's encoder layer expects tokens first: given the batch first, it lets images look at images."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from vitreous.models import create_model
 
 CLAIM = Claim(
     title="Whose tokens attend to whose",
-    statement="In a hybrid, and in a transformer over several cameras, features laid out as pictures × tokens × "
-    "channels are given to nn.TransformerEncoder as they are: its layers let a picture's tokens attend to each other.",
+    statement="In a hybrid, and in a transformer over several cameras, features laid out as images × tokens × "
+    "channels are given to nn.TransformerEncoder as they are: its layers let an image's tokens attend to each other.",
     sources=(Source.MODERN,),
     formula="",
-    right="Unless told batch_first=True, torch's layers take tokens × pictures × channels. Given the batch first, the "
-    "tokens at one place of all pictures attend to each other, and no token ever sees another of its own picture.",
+    right="Unless told batch_first=True, torch's layers take tokens × images × channels. Given the batch first, the "
+    "tokens at one place of all images attend to each other, and no token ever sees another of its own image.",
     right_formula="",
-    meaning="Such a model trains and even learns something, but its answers depend on which pictures share a batch, "
-    "and with one picture at a time attention does nothing at all. Test it: change one picture, and no other output "
+    meaning="Such a model trains and even learns something, but its answers depend on which images share a batch, "
+    "and with one image at a time attention does nothing at all. Test it: change one image, and no other output "
     "may move.",
 )
-PICTURES, TOKENS, WIDTH = 4, 16, 32
+IMAGES, TOKENS, WIDTH = 4, 16, 32
 #: One small model of many families: quickly four of them.
 FAMILIES = (
     "vit_tiny_r_s16", "vit_tiny_16", "xcit_nano_12_16", "mobilevit_xxs", "swin_tiny", "dat_tiny", "pvt_tiny",
@@ -44,7 +44,7 @@ def encoder(*, batch_first: bool) -> nn.Module:
 
 
 def effect_of_a_token(model: Function, batch: Tensor) -> float:
-    """How much all other tokens of a picture change when one of them becomes another."""
+    """How much all other tokens of an image change when one of them becomes another."""
     changed = batch.clone()
     changed[:, 0] = torch.randn_like(batch[:, 0])
     return relative_change(model(batch)[:, 1:], model(changed)[:, 1:])
@@ -53,7 +53,7 @@ def effect_of_a_token(model: Function, batch: Tensor) -> float:
 @torch.no_grad()
 def measure(look: Callable[[Function, Tensor], float], batch_first: bool, seed: int) -> float:
     with seeded(seed):
-        return look(encoder(batch_first=batch_first), torch.randn(PICTURES, TOKENS, WIDTH))
+        return look(encoder(batch_first=batch_first), torch.randn(IMAGES, TOKENS, WIDTH))
 
 
 @torch.no_grad()
@@ -68,10 +68,10 @@ def cases(trial: Trial) -> Iterator[Case]:
         others = trial.repeat(partial(measure, effect_of_others, batch_first))
         tokens = trial.repeat(partial(measure, effect_of_a_token, batch_first))
         none, some = Near(0.0, 1e-4), AtLeast(0.01)
-        yield Case(f"{name}: effect of other pictures on a picture's output", others,
+        yield Case(f"{name}: effect of other images on an image's output", others,
                    document=None if batch_first else none, right=none if batch_first else some)  # fmt: skip
-        yield Case(f"{name}: effect of a token on others of its picture", tokens,
+        yield Case(f"{name}: effect of a token on others of its image", tokens,
                    document=None if batch_first else some, right=some if batch_first else none)  # fmt: skip
     names = FAMILIES[: trial.choose(quick=4, full=len(FAMILIES))]
-    yield Case(f"the library, {len(names)} families: largest effect of other pictures", largest_in_library(names),
+    yield Case(f"the library, {len(names)} families: largest effect of other images", largest_in_library(names),
                right=Near(0.0, 1e-4))  # fmt: skip

@@ -1,4 +1,4 @@
-"""CLIP's loss asks both ways; a loss that only asks each picture for its caption leaves the way back to luck."""
+"""CLIP's loss asks both ways; a loss that only asks each image for its caption leaves the way back to luck."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from vitreous.lab.trial import Trial
 
 CLAIM = Claim(
     title="The contrastive loss of CLIP",
-    statement="CLIP's loss is half the cross-entropy of finding, for each picture, its caption among all captions of "
-    "the batch; this direction, from pictures to captions, is taken to suffice.",
+    statement="CLIP's loss is half the cross-entropy of finding, for each image, its caption among all captions of "
+    "the batch; this direction, from images to captions, is taken to suffice.",
     sources=(Source.FOUNDATIONS,),
     formula=r"L = -\frac{1}{2} E \left[ \log \frac{\exp(\mathrm{sim}(v, t_+) / \tau)}"
     r"{\sum_{t'} \exp(\mathrm{sim}(v, t') / \tau)} \right]",
-    right="The half belongs to a mean of two such terms: every picture looks for its caption, and every caption for "
-    "its picture. With one term alone it costs nothing if a picture lies closer to every caption than all other "
-    "pictures do.",
+    right="The half belongs to a mean of two such terms: every image looks for its caption, and every caption for "
+    "its image. With one term alone it costs nothing if an image lies closer to every caption than all other "
+    "images do.",
     right_formula=r"L = -\frac{1}{2 n} \sum_i \left[ \log \frac{e^{s_{ii} / \tau}}{\sum_j e^{s_{ij} / \tau}} +"
     r" \log \frac{e^{s_{ii} / \tau}}{\sum_j e^{s_{ji} / \tau}} \right]",
     meaning="Use both directions: it costs one more softmax. What one direction costs depends on the data; here, where "
-    "pictures hold things that captions never mention, searching pictures by text suffers, more so with dot products "
-    "than with cosines, since nothing stops a picture from growing long and being found by every caption.",
-    axes=Axes("training steps", "pictures found by caption,\ntrained one way ÷ both ways"),
+    "images hold things that captions never mention, searching images by text suffers, more so with dot products "
+    "than with cosines, since nothing stops an image from growing long and being found by every caption.",
+    axes=Axes("training steps", "images found by caption,\ntrained one way ÷ both ways"),
 )
 PAIRS, SHARED, FEATURES, NUISANCES, WIDTH = 128, 8, 16, 4, 8
 Loss = Callable[[Tensor], Tensor]
@@ -39,7 +39,7 @@ Similarity = Callable[[Tensor, Tensor], Tensor]
 
 
 def one_way(similarities: Tensor) -> Tensor:
-    """Rows are pictures, columns captions, partners on the diagonal: what the text writes."""
+    """Rows are images, columns captions, partners on the diagonal: what the text writes."""
     return F.cross_entropy(similarities, torch.arange(len(similarities))) / 2
 
 
@@ -47,36 +47,36 @@ def both_ways(similarities: Tensor) -> Tensor:
     return one_way(similarities) + one_way(similarities.T)
 
 
-def cosines(pictures: Tensor, captions: Tensor) -> Tensor:
+def cosines(images: Tensor, captions: Tensor) -> Tensor:
     """At a temperature τ of 0.1."""
-    return F.normalize(pictures, dim=1) @ F.normalize(captions, dim=1).T / 0.1
+    return F.normalize(images, dim=1) @ F.normalize(captions, dim=1).T / 0.1
 
 
-def products(pictures: Tensor, captions: Tensor) -> Tensor:
-    return pictures @ captions.T
+def products(images: Tensor, captions: Tensor) -> Tensor:
+    return images @ captions.T
 
 
-def pairs(count: int, world: dict[str, Tensor], dice: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Features of pictures and captions that tell of the same things; pictures also hold what no caption mentions."""
-    things, unsaid = (torch.randn(count, size, generator=dice) for size in (SHARED, NUISANCES))
-    pictures, captions = things @ world["seen"] + unsaid @ world["unsaid"], things @ world["said"] + world["habit"]
-    noise = 0.3 * torch.randn(2, count, FEATURES, generator=dice)
-    return pictures + noise[0], captions + noise[1]
+def pairs(count: int, world: dict[str, Tensor], draws: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Features of images and captions that tell of the same things; images also hold what no caption mentions."""
+    things, unsaid = (torch.randn(count, size, generator=draws) for size in (SHARED, NUISANCES))
+    images, captions = things @ world["seen"] + unsaid @ world["unsaid"], things @ world["said"] + world["habit"]
+    noise = 0.3 * torch.randn(2, count, FEATURES, generator=draws)
+    return images + noise[0], captions + noise[1]
 
 
 def search_by_text(loss: Loss, similarity: Similarity, after: Sequence[int], seed: int) -> list[float]:
-    """Two linear encoders trained with a loss: how many of 512 new captions find their picture after some steps."""
-    dice = torch.Generator().manual_seed(seed)
+    """Two linear encoders trained with a loss: how many of 512 new captions find their image after some steps."""
+    draws = torch.Generator().manual_seed(seed)
     sizes = {"seen": SHARED, "said": SHARED, "unsaid": NUISANCES, "habit": 1}
-    world = {name: torch.randn(size, FEATURES, generator=dice) / size**0.5 for name, size in sizes.items()}
-    encoders = [torch.randn(FEATURES, WIDTH, generator=dice).div_(FEATURES**0.5).requires_grad_() for _ in range(2)]
-    new = pairs(512, world, dice)
-    optimiser = torch.optim.Adam(encoders, lr=0.02)
+    world = {name: torch.randn(size, FEATURES, generator=draws) / size**0.5 for name, size in sizes.items()}
+    encoders = [torch.randn(FEATURES, WIDTH, generator=draws).div_(FEATURES**0.5).requires_grad_() for _ in range(2)]
+    new = pairs(512, world, draws)
+    optimizer = torch.optim.Adam(encoders, lr=0.02)
     shares = []
     for step in range(1, max(after) + 1):
-        optimiser.zero_grad()
-        loss(similarity(*encoded(pairs(PAIRS, world, dice), encoders))).backward()
-        optimiser.step()
+        optimizer.zero_grad()
+        loss(similarity(*encoded(pairs(PAIRS, world, draws), encoders))).backward()
+        optimizer.step()
         if step in after:
             best = similarity(*encoded(new, encoders)).argmax(0)
             shares.append(float((best == torch.arange(len(best))).double().mean()))
@@ -109,13 +109,13 @@ def cases(trial: Trial) -> Iterator[Case]:
         )
         for place, steps in enumerate(after):
             kept = bootstrap(np.stack([one[:, place], both[:, place]], axis=1), share_kept)
-            yield Case(f"{name}, after {steps} steps: pictures found by caption, one way ÷ both ways",
+            yield Case(f"{name}, after {steps} steps: images found by caption, one way ÷ both ways",
                        kept, document=Near(1.0, 0.1), right=ends[name] if steps == after[-1] else None,
                        at=steps, group=name)  # fmt: skip
-        yield Case(f"{name}: pictures found by caption, trained both ways", mean_of(list(both[:, -1])),
+        yield Case(f"{name}: images found by caption, trained both ways", mean_of(list(both[:, -1])),
                    right=AtLeast(0.05))  # fmt: skip
 
 
 def share_kept(rows: NDArray[np.float64]) -> float:
-    """Captions that find their picture with one way alone, for each one with both."""
+    """Captions that find their image with one way alone, for each one with both."""
     return float(rows[:, 0].mean() / rows[:, 1].mean())

@@ -53,12 +53,12 @@ def left_over(epochs: int, period: int) -> float:
 
 def rate_at_the_end(epochs: int, period: int) -> float:
     """Of torch's scheduler, stepped once an epoch."""
-    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=period)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=period)
     for _ in range(epochs):
-        optimiser.step()
+        optimizer.step()
         scheduler.step()
-    return float(optimiser.param_groups[0]["lr"])
+    return float(optimizer.param_groups[0]["lr"])
 
 
 def error_left(schedule: Callable[[int], float]) -> float:

@@ -1,4 +1,4 @@
-"""Cross-covariance attention compares channels within a picture; written with batch and tokens mixed up, pictures."""
+"""Cross-covariance attention compares channels within an image; written with batch and tokens mixed up, images."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from vitreous.layers.mixer import MixerContext
 CLAIM = Claim(
     title="Cross-covariance attention",
     statement="XCiT lets channels look at channels instead of tokens at tokens, so that nothing grows with the square "
-    "of the tokens: with q, k and v as channels × pictures × tokens, their product over the tokens goes through a "
+    "of the tokens: with q, k and v as channels × images × tokens, their product over the tokens goes through a "
     "softmax.",
     sources=(Source.MODERN,),
     formula=r"\mathrm{softmax}(q k^\top / \tau) \, v, \quad q, k, v \in R^{C \times B \times N}",
-    right="The idea is right, but that product has a side for pictures and none for channels: pictures look at "
-    "pictures. Channels look at channels with q and k as pictures × heads × channels × tokens, every channel first "
+    right="The idea is right, but that product has a side for images and none for channels: images look at "
+    "images. Channels look at channels with q and k as images × heads × channels × tokens, every channel first "
     "divided by its length over the tokens.",
     right_formula=r"\mathrm{softmax}(\tau \, \hat{q} \, \hat{k}^\top) \, v, \quad q, k, v \in R^{B \times h \times "
     r"C/h \times N}",
-    meaning="Shapes that fit prove nothing: change one picture of a batch and see that no other answer moves. Without "
+    meaning="Shapes that fit prove nothing: change one image of a batch and see that no other answer moves. Without "
     "the division by the length, logits grow with the number of tokens and the softmax hardens at higher resolutions.",
 )
-PICTURES, TOKENS, WIDTH, HEADS = 4, 64, 32, 2
+IMAGES, TOKENS, WIDTH, HEADS = 4, 64, 32, 2
 
 
 def document(qkv: Tensor) -> Tensor:
@@ -45,12 +45,12 @@ def document(qkv: Tensor) -> Tensor:
 
 
 def handed(layer: CrossCovariance, batch: Tensor) -> tuple[Tensor, ...]:
-    """q, k and v as the library's layer hands them to its softmax: normalised, channels before tokens."""
+    """q, k and v as the library's layer hands them to its softmax: normalized, channels before tokens."""
     given, _ = given_to(layer.attend, lambda: layer(batch, None))
     return given
 
 
-def unnormalised(layer: CrossCovariance, batch: Tensor) -> tuple[Tensor, ...]:
+def unnormalized(layer: CrossCovariance, batch: Tensor) -> tuple[Tensor, ...]:
     return rearrange(layer.qkv(batch), "b n (three h k) -> three b h k n", three=3, h=HEADS).unbind()
 
 
@@ -70,23 +70,23 @@ def growth(measure: Callable[[Tensor], float], batch: Tensor) -> Estimate:
 def cases(trial: Trial) -> Iterator[Case]:
     with seeded(0):
         context = MixerContext(dim=WIDTH, num_heads=HEADS, grid=(1, TOKENS))
-        layer, batch = CrossCovariance(context), torch.randn(PICTURES, TOKENS, WIDTH)
+        layer, batch = CrossCovariance(context), torch.randn(IMAGES, TOKENS, WIDTH)
         text = effect_of_others(lambda x: document(layer.qkv(x)), batch)
         library = effect_of_others(lambda x: layer(x, None), batch)
     q, k, v = layer.qkv(batch).chunk(3, dim=-1)
     alone = relative_change(v[:1], document(torch.cat([q, k, v], dim=-1)[:1]))
     keys = layer.attend.weights(*handed(layer, batch)[:2]).shape[-1]
-    yield Case("the text's code: change of a picture's output when others in its batch change", exactly(text),
+    yield Case("the text's code: change of an image's output when others in its batch change", exactly(text),
                document=Near(0.0, 1e-3), right=AtLeast(0.05))  # fmt: skip
-    yield Case("the library: change of a picture's output when others in its batch change", exactly(library),
+    yield Case("the library: change of an image's output when others in its batch change", exactly(library),
                right=Near(0.0, 1e-5))  # fmt: skip
-    yield Case("the text's code: change of the values of a picture that is alone", exactly(alone),
+    yield Case("the text's code: change of the values of an image that is alone", exactly(alone),
                document=AtLeast(0.01), right=Near(0.0, 1e-5))  # fmt: skip
     yield Case("the library: channels that a channel looks at, 32 in 2 heads", exactly(keys),
                right=Near(WIDTH / HEADS, 0.5))  # fmt: skip
     cost = growth(lambda x: forward_flops(layer.attend, *handed(layer, x)), batch)
     yield Case("the library: cost of 4 × the tokens", cost,
                document=near(4.0, share=0.01), right=near(4.0, share=0.01))  # fmt: skip
-    for name, find, expected in (("as they are", unnormalised, 4.0), ("divided by their lengths", handed, 1.0)):
+    for name, find, expected in (("as they are", unnormalized, 4.0), ("divided by their lengths", handed, 1.0)):
         logits = growth(partial(largest_logit, find, layer), batch)
         yield Case(f"largest logit of 4 × the tokens, channels {name}", logits, right=near(expected, share=0.01))

@@ -1,4 +1,4 @@
-"""CutMix pastes a box of one picture into another; a weighted mean of two pictures is MixUp."""
+"""CutMix pastes a box of one image into another; a weighted mean of two images is MixUp."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vitreous.data.augment import Augment, Dice
+from vitreous.data.augment import Augment, Draws
 from vitreous.data.mixing import mix
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.prediction import Near
@@ -16,17 +16,17 @@ from vitreous.lab.trial import Trial
 from vitreous.samples import Classes
 
 CLAIM = Claim(
-    title="What CutMix does to a picture",
-    statement="CutMix makes one picture of two as their weighted mean, pixel by pixel, and gives their labels the "
+    title="What CutMix does to an image",
+    statement="CutMix makes one image of two as their weighted mean, pixel by pixel, and gives their labels the "
     "same weights λ and 1 − λ, drawn at random.",
     sources=(Source.FOUNDATIONS,),
     formula=r"x = \lambda x_A + (1 - \lambda) x_B, \quad y = \lambda y_A + (1 - \lambda) y_B",
-    right="That is MixUp. CutMix takes every pixel whole from one picture or the other: a box of the second is pasted "
+    right="That is MixUp. CutMix takes every pixel whole from one image or the other: a box of the second is pasted "
     "into the first, and λ is the share that is left of the first once the box has been cut off at the border.",
     right_formula=r"x = M \odot x_A + (1 - M) \odot x_B, \quad \lambda = \mathrm{mean}(M), \quad M \in \{0, 1\}",
     meaning="The two are not exchangeable: MixUp fades both objects, CutMix hides a part of one and keeps full "
-    "contrast. Compute λ from the box that was really pasted: the λ that was drawn promises 50 % of the other picture "
-    "on average, where a box around any point of the picture leaves 32 %.",
+    "contrast. Compute λ from the box that was really pasted: the λ that was drawn promises 50 % of the other image "
+    "on average, where a box around any point of the image leaves 32 %.",
 )
 AUGMENT = {"cutmix": Augment(cutmix=1.0), "mixup": Augment(mixup=1.0)}
 PAIRS = 300
@@ -34,7 +34,7 @@ SIDE = 48
 
 
 def whole_pixels_of_a_mean() -> float:
-    """A mean of two different colours is neither of them."""
+    """A mean of two different colors is neither of them."""
     return 0.0
 
 
@@ -48,7 +48,7 @@ def share_as_drawn() -> float:
 
 
 def share_in_a_cut_box() -> float:
-    """Of a box whose sides are √u of the picture's and whose centre is anywhere, s − s²/4 of a side s lies inside.
+    """Of a box whose sides are √u of the image's and whose center is anywhere, s − s²/4 of a side s lies inside.
 
     The mean of (√u − u/4)² over u in [0, 1] is 1/2 − 1/5 + 1/48.
     """
@@ -56,12 +56,12 @@ def share_in_a_cut_box() -> float:
 
 
 def mixed(kind: str, seed: int) -> tuple[Tensor, Tensor]:
-    """Black pictures mixed with white ones: the pixels, and the share of white in the label."""
+    """Black images mixed with white ones: the pixels, and the share of white in the label."""
     white = torch.zeros(2 * PAIRS)
     white[1::2] = 1
     images = white[:, None, None, None].expand(-1, 1, SIDE, SIDE).contiguous()
-    dice = Dice.throw(seed, 0, 0, len(white))
-    pixels, targets = mix(images, Classes(torch.stack([1 - white, white], dim=1)), AUGMENT[kind], dice)
+    draws = Draws.sample(seed, 0, 0, len(white))
+    pixels, targets = mix(images, Classes(torch.stack([1 - white, white], dim=1)), AUGMENT[kind], draws)
     assert isinstance(targets, Classes)
     return pixels[::2, 0], targets.values[::2, 1]
 
@@ -77,18 +77,18 @@ def white_in_the_label(seed: int) -> float:
 
 
 def honest_labels(kind: str, seed: int) -> float:
-    """Share of pictures whose label holds as much white as their pixels do."""
+    """Share of images whose label holds as much white as their pixels do."""
     pixels, labels = mixed(kind, seed)
     return float(((labels - pixels.mean(dim=(1, 2))).abs() < 1e-4).double().mean())
 
 
 def cases(trial: Trial) -> Iterator[Case]:
     mean, paste = whole_pixels_of_a_mean(), whole_pixels_of_a_paste()
-    yield Case("CutMix: pixels that come whole from one picture", trial.repeat(partial(whole_pixels, "cutmix")),
+    yield Case("CutMix: pixels that come whole from one image", trial.repeat(partial(whole_pixels, "cutmix")),
                document=Near(mean, 0.01), right=Near(paste, 0.01))  # fmt: skip
-    yield Case("MixUp: pixels that come whole from one picture", trial.repeat(partial(whole_pixels, "mixup")),
+    yield Case("MixUp: pixels that come whole from one image", trial.repeat(partial(whole_pixels, "mixup")),
                right=Near(mean, 0.01))  # fmt: skip
-    yield Case("CutMix: share of the other picture in the label", trial.repeat(white_in_the_label),
+    yield Case("CutMix: share of the other image in the label", trial.repeat(white_in_the_label),
                document=Near(share_as_drawn(), 0.05), right=Near(share_in_a_cut_box(), 0.05))  # fmt: skip
     for kind, name in (("cutmix", "CutMix"), ("mixup", "MixUp")):
         yield Case(f"{name}: labels that hold the same shares as the pixels",

@@ -74,7 +74,7 @@ def weights_and_points(kind: Kind, layer: nn.Module, x: Tensor) -> tuple[Tensor,
 
 
 def point_sets(kind: Kind, x: Tensor) -> int:
-    """How many different sets of points the queries of a picture look at."""
+    """How many different sets of points the queries of an image look at."""
     _, points = weights_and_points(kind, build(kind), x)
     return len(points[0, 0].flatten(1).unique(dim=0))
 

@@ -89,13 +89,13 @@ def picked(boxes: Tensor, matched: Tensor) -> Tensor:
 
 def scenes(number: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Untaught slots that lean towards ∅ (class logits, boxes before a sigmoid); classes and boxes of the objects."""
-    dice = torch.Generator().manual_seed(seed)
-    logits = 0.1 * torch.randn(number, SLOTS, CLASSES + 1, generator=dice)
+    draws = torch.Generator().manual_seed(seed)
+    logits = 0.1 * torch.randn(number, SLOTS, CLASSES + 1, generator=draws)
     logits[..., NOTHING] += 1
-    places = torch.randn(number, SLOTS, 4, generator=dice)
-    centres, sides = (torch.rand(number, OBJECTS, 2, generator=dice) for _ in range(2))
-    truth = torch.cat([0.2 + 0.6 * centres, 0.1 + 0.3 * sides], dim=-1)
-    return logits, places, torch.randint(CLASSES, (number, OBJECTS), generator=dice), truth
+    places = torch.randn(number, SLOTS, 4, generator=draws)
+    centers, sides = (torch.rand(number, OBJECTS, 2, generator=draws) for _ in range(2))
+    truth = torch.cat([0.2 + 0.6 * centers, 0.1 + 0.3 * sides], dim=-1)
+    return logits, places, torch.randint(CLASSES, (number, OBJECTS), generator=draws), truth
 
 
 def taught_at_first(indicator: Indicator, seed: int) -> float:
@@ -106,11 +106,11 @@ def taught_at_first(indicator: Indicator, seed: int) -> float:
 def overlap_at_last(indicator: Indicator, seed: int) -> float:
     """How well the boxes of objects are found once the slots have learned their scene: intersection over union."""
     logits, places, classes, truth = scenes(4, seed)
-    optimiser = torch.optim.Adam([logits.requires_grad_(), places.requires_grad_()], lr=0.1)
+    optimizer = torch.optim.Adam([logits.requires_grad_(), places.requires_grad_()], lr=0.1)
     for _ in range(STEPS):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss(logits, places.sigmoid(), classes, truth, indicator).backward()
-        optimiser.step()
+        optimizer.step()
     boxes = places.detach().sigmoid()
     own = picked(boxes, match(logits, boxes, classes, truth))
     return float(box_iou(corners(own).flatten(0, 1), corners(truth).flatten(0, 1)).diagonal().mean())

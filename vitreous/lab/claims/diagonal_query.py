@@ -27,7 +27,7 @@ CLAIM = Claim(
     "longer query cures that; a larger grid asks for a longer one.",
     right_formula=r"\mathrm{share} = \frac{g \, e^{z}}{g \, e^{z} + (g^2 - g)}, \quad z = |q|_\infty / \sqrt{d}",
     meaning="A softmax never shuts anything out: what a head ignores it ignores by a difference of logits, which must "
-    "grow with the number of tokens. Where queries and keys are normalised, let the temperature be learned, or no head "
+    "grow with the number of tokens. Where queries and keys are normalized, let the temperature be learned, or no head "
     "can point at a few of many patches.",
 )
 

@@ -9,7 +9,7 @@ import numpy as np
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import mean_of
 from vitreous.lab.instruments.examined import pooled_accuracy, right_answers, unseen
-from vitreous.lab.instruments.halves import COLOURS, gap_of, gaps, side
+from vitreous.lab.instruments.halves import COLORS, gap_of, gaps, side
 from vitreous.lab.prediction import AtLeast, AtMost, Prediction
 from vitreous.lab.sweep import seeds
 from vitreous.lab.trained import Trained, trained
@@ -18,7 +18,7 @@ from vitreous.lab.trial import Trial
 CLAIM = Claim(
     title="Objects made of two distant halves",
     statement="Where objects consist of two distant halves, a CNN with local windows inevitably miscounts them, "
-    "because it takes each half for an object. A ViT matches the halves across the whole picture and counts correctly.",
+    "because it takes each half for an object. A ViT matches the halves across the whole image and counts correctly.",
     sources=(Source.PRINCIPLES,),
     formula="",
     right="A CNN fails where no unit sees both halves and what its units say is only added up. Well inside its field "
@@ -29,7 +29,7 @@ CLAIM = Claim(
     axes=Axes("pixels between the halves", "share of wrong counts"),
 )
 
-DISTANT = 0.25  # of the picture's side: nearer halves are no test of the claim
+DISTANT = 0.25  # of the image's side: nearer halves are no test of the claim
 
 
 def document(kind: str) -> Prediction:
@@ -37,13 +37,13 @@ def document(kind: str) -> Prediction:
     return AtMost(0.25) if kind == "ViT" else AtLeast(0.25)
 
 
-def right(colours: int) -> float:
+def right(colors: int) -> float:
     """The least error of a network that adds up what it sees of either half.
 
-    Its best answer is "one object" when both colours are among s chosen ones: that finds s of k equal pairs and is
+    Its best answer is "one object" when both colors are among s chosen ones: that finds s of k equal pairs and is
     wrong for s(s − 1) of k(k − 1) unequal ones.
     """
-    gains = [s / colours - s * (s - 1) / (colours * (colours - 1)) for s in range(colours + 1)]
+    gains = [s / colors - s * (s - 1) / (colors * (colors - 1)) for s in range(colors + 1)]
     return 0.5 - max(gains) / 2
 
 
@@ -51,7 +51,7 @@ def sound(trial: Trial, kind: str, gap: int) -> Prediction:
     """What must be seen whatever the text says: convolutions match halves that touch, and none that no unit sees."""
     nearest, *_, widest = gaps(trial)
     if kind == "CNN" and gap == widest:
-        return AtLeast(right(len(COLOURS)) - 0.05)
+        return AtLeast(right(len(COLORS)) - 0.05)
     return AtMost(0.35 if kind == "CNN" and gap == nearest else 0.6)
 
 

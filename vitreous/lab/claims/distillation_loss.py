@@ -37,7 +37,7 @@ CLAIM = Claim(
     "averages both.",
     axes=Axes("temperature T", "gradient at the student's logits", log="xy"),
 )
-PICTURES, CLASSES = 256, 10
+IMAGES, CLASSES = 256, 10
 
 
 def document(student: NDArray[np.float64], teacher: NDArray[np.float64], temperature: float) -> float:
@@ -56,7 +56,7 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def gradient(student: Tensor, teacher: Tensor, temperature: float) -> float:
-    """The mean length of the gradient that the library's loss sends to the logits of a picture."""
+    """The mean length of the gradient that the library's loss sends to the logits of an image."""
     pupil = student.clone().requires_grad_()
     distill.disagreement(pupil, teacher, Distill(temperature=temperature)).backward()
     assert pupil.grad is not None
@@ -77,8 +77,8 @@ def two_heads() -> tuple[float, float]:
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    dice = torch.Generator().manual_seed(0)
-    student, teacher = (3 * torch.randn(PICTURES, CLASSES, generator=dice, dtype=torch.float64) for _ in range(2))
+    draws = torch.Generator().manual_seed(0)
+    student, teacher = (3 * torch.randn(IMAGES, CLASSES, generator=draws, dtype=torch.float64) for _ in range(2))
     for temperature in trial.choose(quick=(1.0, 4.0, 16.0), full=(1.0, 2.0, 4.0, 8.0, 16.0)):
         said, known = (formula(student.numpy(), teacher.numpy(), temperature) for formula in (document, right))
         yield Case(f"gradient at T = {temperature:g}", exactly(gradient(student, teacher, temperature)),

@@ -21,7 +21,7 @@ CLAIM = Claim(
     "right.",
     right_formula=r"\mathrm{Var}(q^\top k / \sqrt{d}) = \sigma_q^2 \, \sigma_k^2",
     meaning="√d takes care of the width alone. If training lets queries and keys grow twice as large, logits spread "
-    "four times as wide and attention hardens: normalising queries and keys (QK-norm) guards against that.",
+    "four times as wide and attention hardens: normalizing queries and keys (QK-norm) guards against that.",
     axes=Axes("head width d", "variance of qᵀk / √d", log="xy"),
 )
 
@@ -36,8 +36,8 @@ def right(sigma_q: float, sigma_k: float) -> float:
 
 def measure(d: int, sigma: float, seed: int) -> float:
     """The variance over 50,000 pairs of independent queries and keys."""
-    dice = torch.Generator().manual_seed(seed)
-    q, k = (sigma * torch.randn(50_000, d, generator=dice) for _ in range(2))
+    draws = torch.Generator().manual_seed(seed)
+    q, k = (sigma * torch.randn(50_000, d, generator=draws) for _ in range(2))
     return float(((q * k).sum(dim=1) / d**0.5).var())
 
 

@@ -50,7 +50,7 @@ def tokens(size: Size) -> int:
 
 
 def measure(before: Size, after: Size, part: str) -> float:
-    """Counted operations of a part of ViT-B/16's first block, for the larger picture over the smaller."""
+    """Counted operations of a part of ViT-B/16's first block, for the larger image over the smaller."""
     small, large = (counted(size, part) for size in (before, after))
     return large / small
 
@@ -65,9 +65,9 @@ def cases(trial: Trial) -> Iterator[Case]:
     for side in trial.choose(quick=(224,), full=(224, 384)):
         before, doubled, twice_the_pixels = (side, side), (2 * side, 2 * side), (side, 2 * side)
         for after, part, predict, what in (
-            (doubled, "layers.0.mixer.attend", right, "products of all pairs"),
-            (doubled, "layers.0.mixer", right_with_projections, "the whole attention layer"),
-            (twice_the_pixels, "layers.0.mixer.attend", right, "products of all pairs"),
+            (doubled, "blocks.0.mixer.attend", right, "products of all pairs"),
+            (doubled, "blocks.0.mixer", right_with_projections, "the whole attention layer"),
+            (twice_the_pixels, "blocks.0.mixer.attend", right, "products of all pairs"),
         ):
             yield Case(
                 f"{side} × {side} → {after[0]} × {after[1]} pixels: {what}",

@@ -1,4 +1,4 @@
-"""Stochastic depth drops branches picture by picture and makes up for it, so that nothing changes on average."""
+"""Stochastic depth drops branches image by image and makes up for it, so that nothing changes on average."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CLAIM = Claim(
     sources=(Source.FOUNDATIONS, Source.MODERN),
     formula=r"x_{l+1} = x_l + \mathrm{Bernoulli}(p) \cdot F(x_l)",
     right="With p the share that is dropped, the coin shows 1 with probability 1 − p, a kept branch is divided by 1 − "
-    "p, every picture has a coin of its own, and evaluation leaves everything as it is.",
+    "p, every image has a coin of its own, and evaluation leaves everything as it is.",
     right_formula=r"x_{l+1} = x_l + \frac{b}{1 - p} F(x_l), \quad b \sim \mathrm{Bernoulli}(1 - p)",
     meaning="Without the division every branch is stronger in evaluation than it ever was in training, by 1/(1 − p). "
     "With one coin for all, a step's gradient lacks whole blocks: the noise does not average out over the batch.",
 )
-BATCH = 8  # pictures
+BATCH = 8  # images
 BATCHES = 500
 
 
@@ -40,7 +40,7 @@ def average_with_division(rate: float) -> float:
 
 
 def one_coin_for_all(rate: float) -> float:
-    """Share of batches in which all pictures have one fate."""
+    """Share of batches in which all images have one fate."""
     return 1.0
 
 
@@ -49,7 +49,7 @@ def one_coin_each(rate: float) -> float:
 
 
 def gates(rate: float, seed: int) -> Tensor:
-    """(batches, pictures): what the branch of each picture is multiplied by in training."""
+    """(batches, images): what the branch of each image is multiplied by in training."""
     drop = DropPath(rate).train()
     with seeded(seed):
         dropped = [drop(torch.ones(BATCH, 2, 3)) for _ in range(BATCHES)]

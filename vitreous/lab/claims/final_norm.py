@@ -16,7 +16,7 @@ from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import exactly, mean_of
 from vitreous.lab.instruments.chance import seeded
 from vitreous.lab.instruments.dependence import given_to
-from vitreous.lab.instruments.real import deit_tiny, pictures
+from vitreous.lab.instruments.real import deit_tiny, photos
 from vitreous.lab.prediction import AtLeast, AtMost, Near, near
 from vitreous.lab.trained import centred_shapes
 from vitreous.lab.trial import Trial
@@ -58,7 +58,7 @@ def stream_size(depth: int, seed: int, *, post: bool = False) -> float:
     with seeded(seed):
         model, images = config.override(class_token=False, pool="mean").build(), torch.randn(2, 3, 32, 32)
         if post:
-            model.layers = nn.ModuleList(post_norm(block) for block in model.layers)
+            model.blocks = nn.ModuleList(post_norm(block) for block in model.blocks)
     return size_behind(model, images)
 
 
@@ -104,13 +104,13 @@ def accuracy(seed: int, depth: int, steps: int, *, normed: bool) -> float:
         model = SMALL.override(depth=depth).build()
         if not normed:
             model.add_module("norm", nn.Identity())
-        optimiser = torch.optim.AdamW(model.parameters(), lr=PEAK)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK)
         for step in range(steps):
-            optimiser.param_groups[0]["lr"] = PEAK * min(1.0, 10 * (step + 1) / steps) * (1 - step / steps)
+            optimizer.param_groups[0]["lr"] = PEAK * min(1.0, 10 * (step + 1) / steps) * (1 - step / steps)
             chosen = torch.randint(len(images) - 300, (64,))
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             F.cross_entropy(model(images[chosen]), targets[chosen]).backward()
-            optimiser.step()
+            optimizer.step()
         with torch.no_grad():
             answers = model.eval()(images[-300:])
     return float((answers.argmax(1) == targets[-300:].argmax(1)).double().mean())
@@ -131,7 +131,7 @@ def cases(trial: Trial) -> Iterator[Case]:
         ends = exactly(stream_size(depth, 0, post=True))
         yield Case(f"Post-LN, {depth} blocks", ends, right=Near(1.0, 0.01), at=depth, group="Post-LN")
     if trial.has("weights"):
-        model, (images, _) = deit_tiny(trial), pictures(trial, trial.choose(4, 32))
+        model, (images, _) = deit_tiny(trial), photos(trial, trial.choose(4, 32))
         label = "DeiT-Tiny's class token: size after the final norm ÷ before it"
         yield Case(label, exactly(growth_by_norm(model, images)), right=near(3.0, share=0.25))
     depth, steps, seeds = trial.choose(quick=(2, 50, range(3)), full=(8, 100, range(4)))

@@ -15,7 +15,7 @@ from vitreous.models import create_model
 
 CLAIM = Claim(
     title="FLOPs or multiply-accumulates",
-    statement="ResNet-50 has 25.6 million parameters and takes 4.1 GFLOPs for a picture, ViT-Base 86 million and 17.6 "
+    statement="ResNet-50 has 25.6 million parameters and takes 4.1 GFLOPs for an image, ViT-Base 86 million and 17.6 "
     "GFLOPs: about four times as much computation.",
     sources=(Source.DEEP_DIVE,),
     formula=r"4.1 \; \mathrm{and} \; 17.6 \; \mathrm{GFLOPs}",
@@ -41,7 +41,7 @@ def right(model: str) -> float:
 
 
 def measure(model: str, side: int = 224) -> tuple[float, float]:
-    """Millions of parameters, and counted GFLOPs for one picture."""
+    """Millions of parameters, and counted GFLOPs for one image."""
     with torch.device("meta"):
         built = create_model(model).eval()
         flops = forward_flops(built, torch.empty(1, 3, side, side))

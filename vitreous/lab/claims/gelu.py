@@ -11,7 +11,7 @@ from torch import Tensor
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import exactly
 from vitreous.lab.instruments.chance import seeded
-from vitreous.lab.instruments.real import deit_tiny, pictures
+from vitreous.lab.instruments.real import deit_tiny, photos
 from vitreous.lab.prediction import AtMost, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.mlp import Mlp
@@ -80,9 +80,9 @@ def changed_output(seed: int) -> float:
 
 @torch.no_grad()
 def changed_answers(trial: Trial) -> float:
-    """Share of pictures for which DeiT-Tiny's best class changes."""
+    """Share of images for which DeiT-Tiny's best class changes."""
     model = deit_tiny(trial)
-    images, _ = pictures(trial, trial.choose(quick=16, full=200))
+    images, _ = photos(trial, trial.choose(quick=16, full=200))
     both = [torch.cat([each(some).argmax(1) for some in images.split(16)]) for each in (model, twin(model))]
     return float((both[0] != both[1]).double().mean())
 
@@ -97,7 +97,7 @@ def cases(trial: Trial) -> Iterator[Case]:
     yield Case("change of the logits of a ViT of six blocks, as a share", trial.repeat(changed_output),
                document=AtMost(1e-3))  # fmt: skip
     if trial.has("weights"):
-        yield Case("share of pictures whose class changes in DeiT-Tiny", exactly(changed_answers(trial)),
+        yield Case("share of images whose class changes in DeiT-Tiny", exactly(changed_answers(trial)),
                    document=AtMost(0.01))  # fmt: skip
 
 
@@ -106,9 +106,9 @@ def draw(outcome: Outcome) -> Figure:
     from vitreous.draw.style import BLUE, INK, ORANGE, plain, side_by_side
 
     figure, (axis,) = side_by_side(1, width=6.4, height=3.0)
-    for name, colour in (("values", ORANGE), ("slopes", BLUE)):
+    for name, color in (("values", ORANGE), ("slopes", BLUE)):
         label = {"values": "value", "slopes": "slope"}[name]
-        axis.plot(outcome.series["x"], outcome.series[name], color=colour, linewidth=1.4, label=label)
+        axis.plot(outcome.series["x"], outcome.series[name], color=color, linewidth=1.4, label=label)
     axis.set_xlabel("x")
     axis.set_ylabel("approximate less exact GELU")
     plain(axis)

@@ -15,7 +15,7 @@ from vitreous.explain.record import record
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import exactly, mean_of
 from vitreous.lab.figures import curves
-from vitreous.lab.instruments.examined import learnt, pooled_accuracy, share_right, unseen
+from vitreous.lab.instruments.examined import learned, pooled_accuracy, share_right, unseen
 from vitreous.lab.prediction import AtLeast, Near
 from vitreous.lab.sweep import seeds
 from vitreous.lab.trained import Trained, trained
@@ -36,7 +36,7 @@ CLAIM = Claim(
     sources=(Source.FOUNDATIONS,),
     formula=r"\mathrm{Importance}(h) = H(A^{(h)}) \cdot \mathrm{Gradient}(h)",
     right="The gradient with respect to a gate on the head says to first order what its removal costs. How evenly a "
-    "head looks around says nothing of the kind; with all heads gone, the class token sees no picture.",
+    "head looks around says nothing of the kind; with all heads gone, the class token sees no image.",
     right_formula=r"| \sum_{q,k} A_{qk} \, \partial L / \partial A_{qk} |",
     meaning="Rank heads by what the loss says (a gate's gradient, or simply leaving each out once: a small model has "
     "few), and check the ranking against random pruning before trusting it.",
@@ -45,8 +45,8 @@ Head = tuple[int, int]  # block, head
 
 
 def scores(run: Trained, number: int) -> dict[str, dict[Head, float]]:
-    """What each rule says of every head, on pictures that were trained on."""
-    batch = learnt(run, number)
+    """What each rule says of every head, on images that were trained on."""
+    batch = learned(run, number)
     with record(run.model, gradients=True) as trace:
         cross_entropy(run.model(batch.images), values_of(batch)).backward()
         spread = torch.stack([entropy(trace[name].weights).mean(dim=(0, 2)) for name in trace])
@@ -58,7 +58,7 @@ def scores(run: Trained, number: int) -> dict[str, dict[Head, float]]:
 
 
 def gate(weights: Tensor, gradient: Tensor) -> Tensor:
-    """(h,): |∂L/∂g| of a gate g that multiplies the head's output, averaged over pictures."""
+    """(h,): |∂L/∂g| of a gate g that multiplies the head's output, averaged over images."""
     return (weights * gradient).sum(dim=(2, 3)).abs().mean(dim=0)
 
 
@@ -66,7 +66,7 @@ def without(model: Backbone, heads: Sequence[Head]) -> Backbone:
     """A copy in which the projection takes nothing from these heads."""
     pruned = copy.deepcopy(model)
     for block, head in heads:
-        attention = pruned.blocks()[block].mixer
+        attention = pruned.blocks[block].mixer
         assert isinstance(attention, SelfAttention)
         width = attention.proj.in_features // attention.num_heads
         attention.proj.weight.data[:, head * width : (head + 1) * width] = 0
@@ -82,8 +82,8 @@ def curves_of(run: Trained, number: int, chances: int) -> dict[str, list[float]]
         return [accuracy(frozenset(order[:gone])) for gone in range(len(order) + 1)]
 
     found = {name: curve(sorted(each, key=each.__getitem__)) for name, each in rules.items()}
-    heads, dice = list(rules["entropy"]), torch.Generator().manual_seed(run.recipe.train.seed)
-    drawn = [curve([heads[i] for i in torch.randperm(len(heads), generator=dice).tolist()]) for _ in range(chances)]
+    heads, draws = list(rules["entropy"]), torch.Generator().manual_seed(run.recipe.train.seed)
+    drawn = [curve([heads[i] for i in torch.randperm(len(heads), generator=draws).tolist()]) for _ in range(chances)]
     return {**found, "chance": torch.tensor(drawn).mean(dim=0).tolist()}
 
 
@@ -93,7 +93,7 @@ def document() -> float:
 
 
 def right(classes: int) -> float:
-    """Accuracy without any attention: the class token knows nothing of the picture."""
+    """Accuracy without any attention: the class token knows nothing of the image."""
     return 1 / classes
 
 

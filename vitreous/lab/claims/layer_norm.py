@@ -13,7 +13,7 @@ from vitreous.lab.estimate import exactly
 from vitreous.lab.prediction import near
 from vitreous.lab.trial import Trial
 from vitreous.layers.block import PreNormBlock
-from vitreous.layers.norm import PictureNorm
+from vitreous.layers.norm import ImageNorm
 
 CLAIM = Claim(
     title="LayerNorm and its ε",
@@ -51,7 +51,7 @@ def norms() -> Iterator[tuple[str, float, nn.Module]]:
     """What stands in our blocks: a name, ε and the norm."""
     block = PreNormBlock(WIDTH, nn.Identity(), nn.Identity(), norm_eps=1e-6)
     yield "LayerNorm of ViT, ε = 10⁻⁶", 1e-6, block.norm1
-    yield "norm over all channels and places of a picture, ε = 10⁻⁵", 1e-5, PictureNorm(WIDTH, eps=1e-5)
+    yield "norm over all channels and places of an image, ε = 10⁻⁵", 1e-5, ImageNorm(WIDTH, eps=1e-5)
 
 
 def cases(trial: Trial) -> Iterator[Case]:

@@ -14,7 +14,7 @@ from vitreous.explain import measures
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import Estimate, bootstrap, exactly, mean_of
 from vitreous.lab.instruments.probe import by_block, edge_ways, explained
-from vitreous.lab.instruments.real import block_features, deit_tiny, drawn, pictures, prepared, traces
+from vitreous.lab.instruments.real import block_features, deit_tiny, drawn, photos, prepared, traces
 from vitreous.lab.prediction import AtLeast, AtMost, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 CLAIM = Claim(
     title="From near to far, from edges to objects",
-    statement="Early blocks attend to neighbouring patches, late ones across the whole picture. Early blocks learn "
-    "edges and textures, late ones what the picture means.",
+    statement="Early blocks attend to neighboring patches, late ones across the whole image. Early blocks learn "
+    "edges and textures, late ones what the image means.",
     sources=(Source.DEEP_DIVE, Source.PIXELS),
     formula="",
     right="Both are true of a trained DeiT-Tiny on the whole. But it is no steady rise: the first block looks farther "
     "than the two that follow, and block 4 has a head at 0.83 of an even look (figure). Edges fade in the middle "
-    "blocks, colours stay readable to the end, and the class of a small picture is read best a few blocks before the "
+    "blocks, colors stay readable to the end, and the class of a small image is read best a few blocks before the "
     "end.",
     right_formula="",
     meaning="Take features from late blocks for classes, and from the first ones, or from several, for tasks that need "
-    "edges and colours. Early blocks bear windows better than late ones, but look at each head first: one of block 4 "
+    "edges and colors. Early blocks bear windows better than late ones, but look at each head first: one of block 4 "
     "looks far.",
 )
 NEAR = 0.75  # of the distance of an even look at everything
-PROBED = 112  # pixels a side: the pictures that are probed have 32
+PROBED = 112  # pixels a side: the images that are probed have 32
 EARLY, LATE = slice(0, 4), slice(8, 12)
 
 
@@ -60,14 +60,14 @@ def even_look(cells: int) -> float:
 def cases(trial: Trial) -> Iterator[Case]:
     everywhere = even_look(14)
     yield Case("an even look at all of 224 pixels: distance", exactly(everywhere), right=near(right(224), share=0.02))
-    dice = torch.Generator().manual_seed(0)
-    made_up = torch.randn(300, 20, generator=dice)
+    draws = torch.Generator().manual_seed(0)
+    made_up = torch.randn(300, 20, generator=draws)
     yield Case(
         "probe of a property that is there: explained",
         exactly(explained(made_up, made_up[:, :2] - 1, 200)),
         right=AtLeast(0.95),
     )
-    unrelated = torch.randn(300, 2, generator=dice)
+    unrelated = torch.randn(300, 2, generator=draws)
     yield Case("probe of one that is not", exactly(explained(made_up, unrelated, 200)), right=AtMost(0.1))
     if trial.has("weights"):
         model = deit_tiny(trial)
@@ -76,9 +76,9 @@ def cases(trial: Trial) -> Iterator[Case]:
 
 
 def distances(model: ViT, trial: Trial, everywhere: float) -> Iterator[Case]:
-    images, _ = pictures(trial, trial.choose(4, 64))
+    images, _ = photos(trial, trial.choose(4, 64))
     found = [torch.stack(list(trace.mean_distance().values()), dim=1) for trace in traces(model, images)]
-    shares = torch.cat(found) / everywhere  # (pictures, blocks, heads)
+    shares = torch.cat(found) / everywhere  # (images, blocks, heads)
     blocks = shares.mean(dim=2)
     trial.keep("distance", blocks.mean(dim=0).tolist())
     trial.keep("farthest head", shares.amax(dim=2).mean(dim=0).tolist())
@@ -95,7 +95,7 @@ def mean(values: Tensor) -> Estimate:
 
 
 def correlation(blocks: Tensor) -> Estimate:
-    """Of ranks, picture by picture."""
+    """Of ranks, image by image."""
     from scipy.stats import spearmanr
 
     depth = np.arange(blocks.shape[1])
@@ -103,7 +103,7 @@ def correlation(blocks: Tensor) -> Estimate:
 
 
 def probes(model: ViT, trial: Trial) -> Iterator[Case]:
-    """The class and two plain properties of a picture, read off every block by a linear probe."""
+    """The class and two plain properties of an image, read off every block by a linear probe."""
     count = trial.choose(180, 1500)
     if trial.cifar:
         train = open_data(trial.cifar, valid_share=0.0).train
@@ -112,14 +112,14 @@ def probes(model: ViT, trial: Trial) -> Iterator[Case]:
         images, labels = drawn(trial, "cifar", count, size=PROBED)
     blocks = block_features(model, images)
     later = {}
-    for name, known in {"class": labels, "edges": edge_ways(images), "colour": images.mean(dim=(2, 3))}.items():
+    for name, known in {"class": labels, "edges": edge_ways(images), "color": images.mean(dim=(2, 3))}.items():
         rows = np.array(by_block(blocks, known))
         trial.keep(name, rows.mean(axis=0).tolist())
         later[name] = rows[:, LATE].mean(axis=1) - rows[:, EARLY].mean(axis=1)
         if name == "class":
             yield Case("class read off the last block", mean_of(rows[:, -1].tolist()), right=AtLeast(0.2))
     yield Case("class: last four blocks less first four", mean_of(later["class"].tolist()), document=AtLeast(0.0))
-    for name in ("edges", "colour"):
+    for name in ("edges", "color"):
         earlier = mean_of((-later[name]).tolist())
         yield Case(f"{name}, explained: first four blocks less last four", earlier, document=AtLeast(0.0))
 
@@ -134,13 +134,13 @@ def draw(outcome: Outcome) -> Figure:
     figure, panels = side_by_side(2, width=3.6, height=3.2)
     for axis, names, title in zip(
         panels,
-        (("distance", "farthest head"), ("class", "edges", "colour")),
+        (("distance", "farthest head"), ("class", "edges", "color")),
         ("distance ÷ that of an even look", "read by a linear probe"),
         strict=True,
     ):
-        for name, (colour, _) in zip(names, LINES, strict=False):
+        for name, (color, _) in zip(names, LINES, strict=False):
             values = outcome.series[name]
-            axis.plot(range(1, len(values) + 1), values, "o-", color=colour, markersize=3.5, linewidth=1.4, label=name)
+            axis.plot(range(1, len(values) + 1), values, "o-", color=color, markersize=3.5, linewidth=1.4, label=name)
         axis.set_xlabel("block")
         axis.set_xticks(range(1, 13, 2))
         axis.set_ylabel(title)

@@ -1,4 +1,4 @@
-"""A picture's neighbourhood is a square, not a stretch of the sequence, and the mask comes before the softmax."""
+"""An image's neighborhood is a square, not a stretch of the sequence, and the mask comes before the softmax."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from vitreous.lab.prediction import AtLeast, AtMost, Near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 from vitreous.layers.block_sparse import BlockSparse
-from vitreous.layers.local import Local, NeighbourAttention
+from vitreous.layers.local import Local, NeighborAttention
 from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.position import coordinates
 from vitreous.layers.window import Window
 
 CLAIM = Claim(
     title="Local attention on a grid",
-    statement="Local attention limits every token to its neighbourhood: weights of tokens more than w places away in "
+    statement="Local attention limits every token to its neighborhood: weights of tokens more than w places away in "
     "the sequence are set to zero. Block-sparse attention is a block-diagonal matrix.",
     sources=(Source.FOUNDATIONS,),
     formula=r"A_{ij} = \mathrm{attention}(q_i, k_j) \;\mathrm{if}\; |i-j| \leq w, \;\; 0 \;\mathrm{otherwise}",
-    right="Neighbours on a grid have rows and columns. Counted along the sequence a token misses those above and below "
+    right="Neighbors on a grid have rows and columns. Counted along the sequence a token misses those above and below "
     "and meets the far end of the next row. If the zero is set after the softmax, most of a token's weight is lost; "
     "masked before it, weights sum to one. Blocks on the diagonal alone never mix.",
     right_formula=r"A_{ij} \propto \exp(q_i^\top k_j / \sqrt{d}) \;\mathrm{if}\; |y_i - y_j|, |x_i - x_j| \leq w",
     meaning="Mask with −∞ before the softmax and measure distance by rows and columns. A block-diagonal pattern needs "
-    "something across blocks (a shift, neighbouring or random blocks), or depth buys no reach at all.",
+    "something across blocks (a shift, neighboring or random blocks), or depth buys no reach at all.",
 )
 SIDE, BLOCK, RADIUS, WIDTH = 16, 4, 3, 8
 CONTEXT = MixerContext(dim=WIDTH, num_heads=1, grid=(SIDE, SIDE))
@@ -76,7 +76,7 @@ def stacked(mixer: Mixer, depth: int) -> Callable[[Tensor], Tensor]:
 def sum_of_weights(*, masked_before: bool) -> float:
     """What a cell reads, on average, where every value is 1."""
     layer = Local(radius=RADIUS).build(CONTEXT)
-    assert isinstance(layer, NeighbourAttention)
+    assert isinstance(layer, NeighborAttention)
     x = torch.randn(1, len(CELLS), WIDTH)
     if masked_before:
         (q, k, v), options = given_to(layer.attend, lambda: layer(x, CONTEXT.grid))
@@ -111,5 +111,5 @@ def cases(trial: Trial) -> Iterator[Case]:
     yield Case("the library: rows or columns to the farthest cell seen", exactly(library[0]), right=Near(RADIUS, 0.5))
     yield Case(f"blocks on the diagonal: share of the map seen after {depth} layers", exactly(diagonal),
                right=Near((BLOCK / SIDE) ** 2, 1e-9))  # fmt: skip
-    yield Case(f"blocks, their neighbours and some others: share of the map seen after {depth} layers",
+    yield Case(f"blocks, their neighbors and some others: share of the map seen after {depth} layers",
                exactly(sparse), right=AtLeast(0.9))  # fmt: skip

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitreous.explain.record import record
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import Estimate, bootstrap, exactly
-from vitreous.lab.instruments.real import deit_tiny, pictures
+from vitreous.lab.instruments.real import deit_tiny, photos
 from vitreous.lab.prediction import AtLeast, AtMost, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
@@ -28,7 +28,7 @@ CLAIM = Claim(
     "grows. In a trained model attention does smooth, but MLPs bring detail back, and residuals carry it past "
     "both: the tokens of the last block hold more fine detail than those of the first.",
     right_formula="",
-    meaning="Smoothing is what attention does, not what a ViT does: features of late blocks still tell neighbouring "
+    meaning="Smoothing is what attention does, not what a ViT does: features of late blocks still tell neighboring "
     "patches apart and serve for dense tasks. A model of attention alone, without MLP or residual, would blur.",
     axes=Axes("frequency ω / π", "gain of the stack, without its sign"),
 )
@@ -40,7 +40,7 @@ def document(alpha: float, omega: float, layers: int) -> float:
 
 
 def stack(x: Tensor, alpha: float, layers: int) -> Tensor:
-    """x + α Δx again and again; on a ring Δx = 2 (mean of both neighbours − x), and attention takes that mean."""
+    """x + α Δx again and again; on a ring Δx = 2 (mean of both neighbors − x), and attention takes that mean."""
     place = torch.arange(len(x))
     between = (place[:, None] - place).abs()
     nothing = torch.zeros(len(x), 1, dtype=x.dtype)
@@ -109,20 +109,20 @@ def mean(values: Tensor) -> Estimate:
 
 
 def change(before: Tensor, after: Tensor) -> Estimate:
-    """The mean ratio over blocks; the interval is over pictures."""
+    """The mean ratio over blocks; the interval is over images."""
     return mean((after / before).mean(dim=1))
 
 
 def fine_detail(tokens: Tensor, grid: Grid) -> Tensor:
-    """Per picture: the share of the tokens' energy in waves shorter than four patches, down or across."""
+    """Per image: the share of the tokens' energy in waves shorter than four patches, down or across."""
     energy = torch.fft.fft2(tokens.unflatten(1, grid), dim=(1, 2)).abs().square().sum(dim=-1)
     down, across = (torch.fft.fftfreq(side).abs() > 0.25 for side in grid)
     return (energy * (down[:, None] | across)).sum(dim=(1, 2)) / energy.sum(dim=(1, 2))
 
 
 def shares(trial: Trial) -> dict[str, Tensor]:
-    """(pictures, blocks): fine detail before and after each part of each block, class token left out."""
-    model, (images, _) = deit_tiny(trial), pictures(trial, trial.choose(6, 64))
+    """(images, blocks): fine detail before and after each part of each block, class token left out."""
+    model, (images, _) = deit_tiny(trial), photos(trial, trial.choose(6, 64))
     parts: dict[str, list[Tensor]] = {"stream": [], "mlp in": [], "mlp out": []}
 
     def keep(name: str, tokens: Tensor) -> None:
@@ -132,7 +132,7 @@ def shares(trial: Trial) -> dict[str, Tensor]:
         keep("mlp in", given[0])
         keep("mlp out", gave)
 
-    blocks = model.blocks()
+    blocks = model.blocks
     hooks = [block.get_submodule("mlp").register_forward_hook(watch) for block in blocks]
     hooks.append(blocks[0].register_forward_pre_hook(lambda _, given: keep("stream", given[0])))
     hooks += [block.register_forward_hook(lambda _, given, gave: keep("stream", gave)) for block in blocks]

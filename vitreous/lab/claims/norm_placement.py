@@ -42,7 +42,7 @@ CLAIM = Claim(
     "Published work finds that Pre-LN therefore trains without warm-up, which is not measured here.",
     axes=Axes("blocks", "size of the stream (root mean square)", log="xy"),
 )
-DIM, TOKENS, PICTURES = 64, 17, 4
+DIM, TOKENS, IMAGES = 64, 17, 4
 CONTEXT = MixerContext(dim=DIM, num_heads=4, grid=(1, TOKENS))
 PRE, POST = PreNormBlock, PostNormBlock
 
@@ -74,16 +74,16 @@ class Run:
     size: float  # of the stream in the end; it starts at 1
     branches: tuple[float, ...]  # the size of what each branch added
     gradients: tuple[float, ...]  # of each block's last matrix
-    alike: float  # cosine of neighbouring tokens in the end
+    alike: float  # cosine of neighboring tokens in the end
 
 
 def run(kind: type[Block], depth: int, seed: int) -> Run:
-    """Blocks as a ViT starts them; the score is a random direction of the normalised output."""
+    """Blocks as a ViT starts them; the score is a random direction of the normalized output."""
     branches: list[float] = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         blocks = [kind(DIM, SelfAttention(CONTEXT), Mlp(DIM, 4 * DIM)).apply(init_vit) for _ in range(depth)]
-        x, direction = torch.randn(2, PICTURES, TOKENS, DIM)
+        x, direction = torch.randn(2, IMAGES, TOKENS, DIM)
     x = F.layer_norm(x, (DIM,))
     for block in blocks:
         for branch in (block.mixer, block.mlp):

@@ -1,4 +1,4 @@
-"""What is left of a model's accuracy when the middle of the picture is covered."""
+"""What is left of a model's accuracy when the middle of the image is covered."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLAIM = Claim(
     "that the better one has no head start; with everything covered both must guess.",
     right_formula="",
     meaning="Look at the accuracy itself too: a model that keeps more of a smaller lead may still be right less often. "
-    "If covered objects matter, cover parts of the training pictures (random erasing, CutMix) and measure as here.",
+    "If covered objects matter, cover parts of the training images (random erasing, CutMix) and measure as here.",
 )
 CLASSES = 10
 
@@ -46,7 +46,7 @@ def document() -> float:
 
 
 def right(classes: int) -> float:
-    """Of pictures that all look the same, one class in so many is guessed."""
+    """Of images that all look the same, one class in so many is guessed."""
     return 1 / classes
 
 
@@ -64,7 +64,7 @@ def anywhere(side: int, share: float, seed: int) -> Tensor:
 
 
 def accuracy(run: Trained, batch: Batch, cover: Tensor) -> float:
-    """Under a cover in the pictures' mean colour, which is 0 after normalisation."""
+    """Under a cover in the images' mean color, which is 0 after normalization."""
     return share_right(run.model, Batch(Inputs(batch.images.masked_fill(cover, 0.0)), batch.targets))
 
 
@@ -91,12 +91,12 @@ def cases(trial: Trial) -> Iterator[Case]:
             trial.keep(f"{kind}, {what} covered", (1.0, *means))
         for place, share in enumerate(shares if cover is core else ()):
             gap = mean_of([vit[place] - cnn[place] for vit, cnn in found])
-            label = f"lead over guessing left with {share:.0%} of the picture covered, ViT less CNN"
+            label = f"lead over guessing left with {share:.0%} of the image covered, ViT less CNN"
             yield Case(label, gap, document=AtLeast(document()))
 
 
 def draw(outcome: Outcome) -> Figure:
     series = dict(outcome.series)
     places = series.pop("covered share")
-    names = Axes("covered share of the picture", "what is left of the lead over guessing")
+    names = Axes("covered share of the image", "what is left of the lead over guessing")
     return curves({name: (places, values) for name, values in series.items()}, names)

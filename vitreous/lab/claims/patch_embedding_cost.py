@@ -19,9 +19,9 @@ CLAIM = Claim(
     statement="Embedding n patches of p × p pixels and c channels takes O(np²c) operations.",
     sources=(Source.MODERN,),
     formula=r"O(n p^2 c)",
-    right="np²c is the number of values in the picture. Each of them takes part in all D outputs of its patch.",
+    right="np²c is the number of values in the image. Each of them takes part in all D outputs of its patch.",
     right_formula=r"O(n p^2 c D)",
-    meaning="The text's number is what merely reading the picture costs. The embedding is still cheap, 0.7 % of "
+    meaning="The text's number is what merely reading the image costs. The embedding is still cheap, 0.7 % of "
     "ViT-B/16; since np² is the number of pixels, smaller patches do not make it dearer, only the blocks after it.",
 )
 

@@ -42,7 +42,7 @@ NAMES = ("patch_half", "base", "patch_double", "patch_quadruple")
 
 
 def right(config: ViTConfig, num_classes: int) -> float:
-    """MACs of one picture: blocks, patch embedding, classifier."""
+    """MACs of one image: blocks, patch embedding, classifier."""
     patches = config.image_size[0] * config.image_size[1] / (config.patch_size[0] * config.patch_size[1])
     n, d = patches + 1, config.dim
     block = 2 * (2 + config.mlp_ratio) * n * d**2 + 2 * n**2 * d
@@ -60,7 +60,7 @@ def macs(run: Trained) -> float:
 
 @torch.no_grad()
 def milliseconds(runs: Sequence[Trained], rounds: int) -> NDArray[np.float64]:
-    """(round, run): the processor's time for a picture in batches of 128, the runs taking turns."""
+    """(round, run): the processor's time for an image in batches of 128, the runs taking turns."""
     images = [unseen(run, 128).images for run in runs]
     found = np.empty((rounds, len(runs)))
     for turn in range(-1, rounds):  # the first round warms up, and is written over by the last
@@ -78,7 +78,7 @@ def cases(trial: Trial) -> Iterator[Case]:
     found = [accuracies(trial, name) for name in names]
     times = milliseconds(runs, trial.choose(10, 20))
     for index, (small, large) in enumerate(pairwise(sides)):
-        gain = difference(found[index], found[index + 1], among=found, pictures=len(runs[0].valid))
+        gain = difference(found[index], found[index + 1], among=found, images=len(runs[0].valid))
         yield Case(f"accuracy: patch {small} − patch {large}", gain, document=AtLeast(0.0))
         slower = bootstrap(times[:, index : index + 2], lambda rows: float(np.divide(*rows.min(axis=0))))
         yield Case(f"time: patch {small} / patch {large}", slower, document=AtLeast(1.0))
@@ -103,7 +103,7 @@ def draw(outcome: Outcome) -> Figure:
 
     figure, panels = side_by_side(3, width=2.9)
     values = outcome.series
-    labels = {"accuracy": "accuracy", "milliseconds": "milliseconds a picture", "MACs": "million MACs a picture"}
+    labels = {"accuracy": "accuracy", "milliseconds": "milliseconds an image", "MACs": "million MACs an image"}
     for axis, (name, label) in zip(panels, labels.items(), strict=True):
         axis.plot(values["side"], values[name], "o-", color=INK if name != "MACs" else BLUE, markersize=4.5)
         axis.set_xscale("log", base=2)

@@ -57,9 +57,9 @@ def model_with(seed: int, **options: Any) -> ViT:
 
 def pair_of_images(seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Images, the same with their patches shuffled, and how: token i of the second is token order[i] of the first."""
-    dice = torch.Generator().manual_seed(seed)
-    images = torch.randn(2, 3, SIDE, SIDE, generator=dice, dtype=torch.float64)
-    order = torch.randperm((SIDE // PATCH) ** 2, generator=dice)
+    draws = torch.Generator().manual_seed(seed)
+    images = torch.randn(2, 3, SIDE, SIDE, generator=draws, dtype=torch.float64)
+    order = torch.randperm((SIDE // PATCH) ** 2, generator=draws)
     shuffled = patchify(images, (PATCH, PATCH))[:, order]
     return images, rearrange(shuffled, "b (y x) (c p q) -> b c (y p) (x q)", y=SIDE // PATCH, c=3, p=PATCH), order
 

@@ -26,7 +26,7 @@ CLAIM = Claim(
     "answers), and sine waves, which are there from the start, do better. What is certain: without positions a ViT "
     "cannot tell its patches apart from any rearrangement of them.",
     right_formula="",
-    meaning="For a short training from scratch take sine waves; how to pool is not worth a dispute. Where pictures of "
+    meaning="For a short training from scratch take sine waves; how to pool is not worth a dispute. Where images of "
     "another size will come, measure at that size as well, since learned positions have to be resampled for it.",
 )
 
@@ -37,11 +37,11 @@ RIVALS = {
     "no_positions": "learned positions − none",
 }
 
-RESIZED = 2_000  # pictures
+RESIZED = 2_000  # images
 
 
 def at_size(run: Trained, share: float) -> float:
-    """Accuracy on pictures resized to ``share`` of what the run was trained on; positions are resampled."""
+    """Accuracy on images resized to ``share`` of what the run was trained on; positions are resampled."""
     height, width = run.recipe.model.image_size
     part = run.valid.subset(np.arange(min(RESIZED, len(run.valid))))
     return evaluate(run.model, part, image_size=(round(share * height), round(share * width))).metrics["accuracy"]
@@ -49,7 +49,7 @@ def at_size(run: Trained, share: float) -> float:
 
 @torch.no_grad()
 def changed_by_shuffling(run: Trained) -> float:
-    """The share of pictures that get another answer when their patches are put in another order."""
+    """The share of images that get another answer when their patches are put in another order."""
     images = unseen(run, 200).images
     side = run.model.strides[0][0]
     patches = images.unflatten(3, (-1, side)).unflatten(2, (-1, side))  # b c y side x side
@@ -59,12 +59,12 @@ def changed_by_shuffling(run: Trained) -> float:
 
 def cases(trial: Trial) -> Iterator[Case]:
     rivals = trial.choose(("mean_pooling", "no_positions"), tuple(RIVALS))
-    names, pictures = ("base", *rivals), len(trained(trial, "base").valid)
+    names, images = ("base", *rivals), len(trained(trial, "base").valid)
     same = {name: accuracies(trial, name) for name in names}
     larger = {name: [at_size(run, 1.5) for run in every(trial, name)] for name in names}
-    for where, found, number in (("", same, pictures), (", 1.5 × the size", larger, min(RESIZED, pictures))):
+    for where, found, number in (("", same, images), (", 1.5 × the size", larger, min(RESIZED, images))):
         for name in rivals:
-            gain = difference(found["base"], found[name], among=list(found.values()), pictures=number)
+            gain = difference(found["base"], found[name], among=list(found.values()), images=number)
             yield Case(f"{RIVALS[name]}{where}", gain, document=AtLeast(0.0))
     blind, seeing = (changed_by_shuffling(trained(trial, name)) for name in ("no_positions", "base"))
     yield Case("no positions: answers changed by shuffled patches", exactly(blind), right=AtMost(0.01))

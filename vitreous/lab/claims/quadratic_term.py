@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CLAIM = Claim(
     title="Where the quadratic term takes over",
-    statement="The cost of attention grows with the square of the number of tokens. For pictures of high resolution "
+    statement="The cost of attention grows with the square of the number of tokens. For images of high resolution "
     "the L²D term quickly becomes the bottleneck of the computation.",
     sources=(Source.PRINCIPLES, Source.PIXELS),
     formula=r"2 L^2 D > 4 L D^2 \quad \mathrm{for\ large} \; L",
@@ -31,7 +31,7 @@ CLAIM = Claim(
     right_formula=r"\frac{2 N^2 D}{12 N D^2 + 2 N^2 D} = \frac{N}{N + 6D}",
     meaning="Compare your tokens with 6D before you reach for windows or linear attention: below that, most of the "
     "work is in projections and MLPs, which they leave as they are.",
-    axes=Axes("side of the picture (pixels)", "share of a block's MACs in the L² term", log="x"),
+    axes=Axes("side of the image (pixels)", "share of a block's MACs in the L² term", log="x"),
 )
 PATCH = 16
 HIGH = 768  # pixels a side from which a resolution is called high here
@@ -62,11 +62,11 @@ def cases(trial: Trial) -> Iterator[Case]:
     for model, width in WIDTHS.items():
         for side in trial.choose(quick=(224, 384, 1024), full=(224, 384, 512, 768, 1024, 1536, 2048)):
             macs = counted_macs(model, side, depth=1)
-            products = macs["layers.0.mixer.attend"]
+            products = macs["blocks.0.mixer.attend"]
             said = AtLeast(document()) if side >= HIGH else None
             yield Case(
                 f"{NAMES[model]}, {side} px: share of the block",
-                exactly(products / macs["layers.0"]),
+                exactly(products / macs["blocks.0"]),
                 document=said,
                 right=Near(right(side, width), 1e-6),
                 at=side,
@@ -75,7 +75,7 @@ def cases(trial: Trial) -> Iterator[Case]:
             if side in (384, 1024):
                 yield Case(
                     f"{NAMES[model]}, {side} px: share of the attention alone",
-                    exactly(products / macs["layers.0.mixer"]),
+                    exactly(products / macs["blocks.0.mixer"]),
                     document=said,
                     right=Near(right_of_attention(side, width), 1e-6),
                 )

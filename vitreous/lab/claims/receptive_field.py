@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CLAIM = Claim(
     title="The effective receptive field",
     statement="In a ViT the receptive field is global from the first layer on. In a CNN it grows with depth, and the "
-    "effective one is much smaller than it could be and concentrated at its centre.",
+    "effective one is much smaller than it could be and concentrated at its center.",
     sources=(Source.PRINCIPLES, Source.DEEP_DIVE, Source.FOUNDATIONS, Source.PIXELS, Source.MODERN),
     formula="",
     right="Every pixel can reach a ViT's unit in layer 1, and a CNN's field is as narrow as counted. How much does "
@@ -35,7 +35,7 @@ CLAIM = Claim(
     meaning="Do not choose attention for its reach in layer 1 alone: measure where the gradients of your own model "
     "come from. Where distant evidence decides, give a CNN enough stages, dilation or an attention layer near the end.",
 )
-FAR = 0.25  # of the picture's side, from the middle of the unit's own cell
+FAR = 0.25  # of the image's side, from the middle of the unit's own cell
 
 
 def document(kind: str) -> Prediction:
@@ -49,7 +49,7 @@ def document_inner_half() -> float:
 
 
 def right(field: int, side: int) -> float:
-    """The share of a square picture inside a field of so many pixels across."""
+    """The share of a square image inside a field of so many pixels across."""
     return min(1.0, field / side) ** 2
 
 
@@ -57,17 +57,17 @@ def energy(model: Backbone, block: nn.Module, images: Tensor, seed: int) -> Tens
     """(y, x): squared gradient of the block's central unit, a random mix of its channels, by pixel."""
     kept: list[Tensor] = []
     handle = block.register_forward_hook(lambda module, given, out: kept.append(out))
-    pictures = images.clone().requires_grad_()
-    model(pictures)
+    inputs = images.clone().requires_grad_()
+    model(inputs)
     handle.remove()
     unit = central(kept[0], model)
     direction = torch.randn(unit.shape, generator=torch.Generator().manual_seed(seed))
-    (gradient,) = torch.autograd.grad((unit * direction).sum(), pictures)
+    (gradient,) = torch.autograd.grad((unit * direction).sum(), inputs)
     return gradient.square().sum(dim=1).mean(dim=0)
 
 
 def central(out: Tensor, model: Backbone) -> Tensor:
-    """(b, d) of the cell that begins in the middle of the picture."""
+    """(b, d) of the cell that begins in the middle of the image."""
     if out.ndim == 4:
         return out[:, :, out.shape[2] // 2, out.shape[3] // 2]
     side = model.config.image_size[0] // model.strides[0][0]
@@ -86,7 +86,7 @@ def cell_of(kind: str, model: Backbone, layer: int) -> int:
 
 def energies(run: Trained, model: Backbone, number: int) -> list[Tensor]:
     images = unseen(run, number).images
-    return [energy(model, block, images, run.recipe.train.seed) for block in model.blocks()]
+    return [energy(model, block, images, run.recipe.train.seed) for block in model.blocks]
 
 
 def cases(trial: Trial) -> Iterator[Case]:
@@ -118,7 +118,7 @@ def reach(kind: str, found: list[list[Tensor]]) -> Case:
 
 
 def concentration(found: list[list[Tensor]]) -> Case:
-    """In the deepest layer whose field the picture still holds whole."""
+    """In the deepest layer whose field the image still holds whole."""
     side = len(found[0][0])
     layer = max(index for index in range(len(found[0])) if convolutional_field(index + 1) <= side)
     inner = convolutional_field(layer + 1) / 4
@@ -130,7 +130,7 @@ def concentration(found: list[list[Tensor]]) -> Case:
 
 
 def far_shares(kind: str, model: Backbone, found: list[list[Tensor]]) -> list[Estimate]:
-    """What comes from further than a quarter of the picture, layer by layer."""
+    """What comes from further than a quarter of the image, layer by layer."""
     return [
         mean_of([outside(each, cell_of(kind, model, layer), FAR * len(each)) for each in maps])
         for layer, maps in enumerate(zip(*found, strict=True))

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitreous.explain.rollout import rollout
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import bootstrap
-from vitreous.lab.instruments.real import deit_tiny, pictures, traces
+from vitreous.lab.instruments.real import deit_tiny, photos, traces
 from vitreous.lab.prediction import AtLeast, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
@@ -53,28 +53,28 @@ def spread(product: Tensor) -> float:
 
 
 def apart(product: Tensor) -> Tensor:
-    """The share of a row's influence that lies elsewhere than the mean row's, per picture: 0 for equal rows."""
+    """The share of a row's influence that lies elsewhere than the mean row's, per image: 0 for equal rows."""
     return (product - product.mean(dim=-2, keepdim=True)).abs().sum(dim=-1).mean(dim=-1) / 2
 
 
-def layer(n: int, sigma: float, dice: torch.Generator) -> tuple[Tensor, Tensor]:
+def layer(n: int, sigma: float, draws: torch.Generator) -> tuple[Tensor, Tensor]:
     """Queries and keys of width n whose scaled logits are independent, normal, of deviation σ."""
-    logits = sigma * torch.randn(1, 1, n, n, generator=dice, dtype=torch.float64)
+    logits = sigma * torch.randn(1, 1, n, n, generator=draws, dtype=torch.float64)
     return logits * n**0.5, torch.eye(n, dtype=torch.float64)[None, None]
 
 
 def measured_spread(n: int, sigma: float, layers: int, residual: bool, seed: int) -> float:
-    dice = torch.Generator().manual_seed(seed)
-    wholes = [Attend().weights(*layer(n, sigma, dice)) for _ in range(layers)]
+    draws = torch.Generator().manual_seed(seed)
+    wholes = [Attend().weights(*layer(n, sigma, draws)) for _ in range(layers)]
     return spread(rollout(wholes, residual=residual))
 
 
 def difference(n: int, seed: int) -> float:
     """|R x − output| / |output| for a stack of attention layers that has nothing else in it."""
-    dice = torch.Generator().manual_seed(seed)
-    x = tokens = torch.randn(1, 1, n, 8, generator=dice, dtype=torch.float64)
+    draws = torch.Generator().manual_seed(seed)
+    x = tokens = torch.randn(1, 1, n, 8, generator=draws, dtype=torch.float64)
     wholes = []
-    for q, k in (layer(n, 1.0, dice) for _ in range(LAYERS)):
+    for q, k in (layer(n, 1.0, draws) for _ in range(LAYERS)):
         wholes.append(Attend().weights(q, k))
         tokens = Attend()(q, k, tokens)
     return float((rollout(wholes, residual=False) @ x[0] - tokens[0]).norm() / tokens.norm())
@@ -103,7 +103,7 @@ def cases(trial: Trial) -> Iterator[Case]:
 
 
 def real_cases(trial: Trial) -> Iterator[Case]:
-    model, (images, _) = deit_tiny(trial), pictures(trial, trial.choose(2, 16))
+    model, (images, _) = deit_tiny(trial), photos(trial, trial.choose(2, 16))
     found: dict[bool, list[float]] = {False: [], True: []}
     for trace in traces(model, images):
         for residual, values in found.items():
@@ -125,7 +125,7 @@ def influence(model: ViT, images: Tensor, count: int) -> Tensor:
     """Rows of |d output token / d input token| in the trained model, each summing to 1, for some tokens."""
     grid = grid_of((images.shape[2], images.shape[3]), model.config.patch_size)
     tokens = first = model.embed(images, grid).detach().requires_grad_()
-    for block in model.blocks():
+    for block in model.blocks:
         tokens = block(tokens, grid, model.num_prefix)
     direction = torch.randn(tokens.shape[-1], generator=torch.Generator().manual_seed(0))
     chosen = torch.linspace(model.num_prefix, tokens.shape[1] - 1, count).long()

@@ -1,4 +1,4 @@
-"""Three laws for how accuracy grows with parameters or pictures, fitted to the sweep and tried on what was left out."""
+"""Three laws for how accuracy grows with parameters or images, fitted to the sweep and tried on what was left out."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 CLAIM = Claim(
     title="Scaling laws",
-    statement="Performance grows with the size of the model as α − β · size^(−γ); with the number of training pictures "
+    statement="Performance grows with the size of the model as α − β · size^(−γ); with the number of training images "
     "in proportion to its logarithm; and the logarithm of accuracy is linear in the logarithm of the parameters.",
     sources=(Source.FOUNDATIONS, Source.MODERN),
-    formula=r"\mathrm{accuracy} = \alpha - \beta N^{-\gamma}, \quad \mathrm{accuracy} \propto \log(\mathrm{pictures}),"
+    formula=r"\mathrm{accuracy} = \alpha - \beta N^{-\gamma}, \quad \mathrm{accuracy} \propto \log(\mathrm{images}),"
     r" \quad \log(\mathrm{accuracy}) = \alpha \log N + \beta",
     right="Four sizes do not settle which law is right: the one that saturates has three free numbers, and misses a "
     "size that was left out by more than the straight lines do. But a power of the size, or a logarithm, has no upper "
@@ -36,9 +36,9 @@ CLAIM = Claim(
 )
 
 WIDTHS = ("width_quarter", "width_half", "base", "width_double")
-PICTURES = ("base_few", "base_some", "base_many", "base")
+IMAGES = ("base_few", "base_some", "base_many", "base")
 EXPONENTS = np.geomspace(0.02, 3, 300)
-FAR = 1e12  # parameters or pictures
+FAR = 1e12  # parameters or images
 WITHIN = 0.02  # how near a law has to come to call it a description: two points of accuracy
 
 Numbers = NDArray[np.float64]
@@ -97,8 +97,8 @@ def parameters(run: Trained) -> float:
     return float(sum(parameter.numel() for parameter in run.model.parameters()))
 
 
-def pictures(run: Trained) -> float:
-    """Different pictures that the run has learned from."""
+def images(run: Trained) -> float:
+    """Different images that the run has learned from."""
     return float(
         min(len(datasets(run.run, run.recipe, run.trial)[0]), run.recipe.train.steps * run.recipe.train.batch_size)
     )
@@ -117,7 +117,7 @@ def cases(trial: Trial) -> Iterator[Case]:
         "log accuracy linear in log parameters": (power, by_size),
     }
     if not trial.quick:
-        laws["accuracy ∝ log pictures"] = (logarithmic, points(trial, PICTURES, pictures))
+        laws["accuracy ∝ log images"] = (logarithmic, points(trial, IMAGES, images))
     for name, (fit, found) in laws.items():
         yield Case(f"{name}: error at a size left out", left_out_error(fit, found), document=AtMost(WITHIN))
         foretold = float(fit(*found.T)(np.array(FAR)))

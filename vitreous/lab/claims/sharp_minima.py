@@ -10,7 +10,7 @@ import torch
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import exactly, mean_of
 from vitreous.lab.instruments.curvature import curvature_along, largest_eigenvalue, moved
-from vitreous.lab.instruments.examined import learnt, pooled_accuracy
+from vitreous.lab.instruments.examined import learned, pooled_accuracy
 from vitreous.lab.prediction import AtLeast, Near
 from vitreous.lab.sweep import seeds
 from vitreous.lab.trained import Trained, trained
@@ -43,7 +43,7 @@ def right() -> float:
 
 def sharpness(run: Trained, number: int, steps: int) -> tuple[float, float, float]:
     """The largest eigenvalue, its ratio to the second difference of the loss, and the loss's rise under 5 % noise."""
-    batch, model = learnt(run, number), run.model
+    batch, model = learned(run, number), run.model
     parameters = list(model.parameters())
 
     def loss() -> torch.Tensor:
@@ -51,10 +51,10 @@ def sharpness(run: Trained, number: int, steps: int) -> tuple[float, float, floa
 
     value, vector = largest_eigenvalue(loss, parameters, steps=steps)
     seen = curvature_along(loss, parameters, vector, step=0.1 / value**0.5)
-    dice = torch.Generator().manual_seed(0)
+    draws = torch.Generator().manual_seed(0)
     rises = []
     for _ in range(4):
-        noise = [torch.randn(each.shape, generator=dice) * each.square().mean().sqrt() for each in parameters]
+        noise = [torch.randn(each.shape, generator=draws) * each.square().mean().sqrt() for each in parameters]
         rises.append(float(moved(loss, parameters, noise, 0.05) - moved(loss, parameters, noise, 0.0)))
     return value, seen / value, sum(rises) / len(rises)
 
@@ -72,7 +72,7 @@ def cases(trial: Trial) -> Iterator[Case]:
     found = [[sharpness(run, number, steps) for run in pair] for pair in pairs]
     for which, kind in enumerate(("ViT", "CNN")):
         accuracy = pooled_accuracy([pair[which] for pair in pairs], 300)
-        yield Case(f"{kind}: accuracy on unseen pictures", accuracy, right=AtLeast(0.2))
+        yield Case(f"{kind}: accuracy on unseen images", accuracy, right=AtLeast(0.2))
         ratio = exactly(sum(pair[which][1] for pair in found) / len(found))
         yield Case(f"{kind}: second difference of the loss / eigenvalue", ratio, right=Near(right(), 0.15))
     differences = {

@@ -1,4 +1,4 @@
-"""Windows that shift once in a while leave most of a picture apart; Swin shifts them in every second block."""
+"""Windows that shift once in a while leave most of an image apart; Swin shifts them in every second block."""
 
 from __future__ import annotations
 

@@ -29,10 +29,10 @@ CLAIM = Claim(
     formula=r"\mathrm{days} \propto \mathrm{parameters}^k, \; k > 1",
     right="The table's own days, taking more than 30 as 30, grow with a power of about 0.8, and its 13 bytes a "
     "parameter are not FP16 weights, which take two, but nearer to what training with Adam holds. Operations for a "
-    "picture grow in proportion to the parameters; what grows faster is the cost of published models, whose largest "
+    "image grow in proportion to the parameters; what grows faster is the cost of published models, whose largest "
     "also have smaller patches.",
     right_formula=r"\mathrm{operations} \propto \mathrm{parameters}",
-    meaning="At one patch size, reckon with training cost in proportion to parameters × pictures, and with 16 to 18 "
+    meaning="At one patch size, reckon with training cost in proportion to parameters × images, and with 16 to 18 "
     "bytes a parameter for AdamW beside the activations. Days without the number of chips tell nothing.",
 )
 
@@ -58,7 +58,7 @@ def fitted(sizes: Sequence[float], values: Sequence[float]) -> Estimate:
 
 
 class Measured(NamedTuple):
-    """Parameters, counted operations for a picture of 224 pixels, and gigabytes of the weights in FP16."""
+    """Parameters, counted operations for an image of 224 pixels, and gigabytes of the weights in FP16."""
 
     parameters: int
     flops: int

@@ -1,4 +1,4 @@
-"""A convolutional network against a ViT of the same size, on more and more pictures."""
+"""A convolutional network against a ViT of the same size, on more and more images."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from vitreous.lab.trial import Trial
 
 CLAIM = Claim(
     title="Convolutions or attention on small data",
-    statement="On small data (fewer than 100,000 pictures, one million or ten million, depending on the text) CNNs are "
-    "better than ViTs, because locality need not be learned; the more pictures, the smaller their lead.",
+    statement="On small data (fewer than 100,000 images, one million or ten million, depending on the text) CNNs are "
+    "better than ViTs, because locality need not be learned; the more images, the smaller their lead.",
     sources=(Source.DEEP_DIVE, Source.FOUNDATIONS, Source.PIXELS, Source.MODERN),
     formula=r"n\ \mathrm{small:}\quad \mathrm{CNN} > \mathrm{ViT}",
-    right="Measured here up to 50,000 pictures, with the same number of steps for all. Where ViTs catch up, the texts "
+    right="Measured here up to 50,000 images, with the same number of steps for all. Where ViTs catch up, the texts "
     "disagree by a factor of a hundred, since it depends on the recipe as much as on the number.",
     right_formula="",
-    meaning="With thousands of pictures and no pretrained weights, take a CNN or give a ViT a convolutional stem. The "
+    meaning="With thousands of images and no pretrained weights, take a CNN or give a ViT a convolutional stem. The "
     "lead of convolutions is also one of speed: in a short training it need not shrink with more data.",
-    axes=Axes("training pictures", "accuracy: CNN − ViT", log="x"),
+    axes=Axes("training images", "accuracy: CNN − ViT", log="x"),
 )
 
 
@@ -31,18 +31,18 @@ def cases(trial: Trial) -> Iterator[Case]:
     sizes = trial.choose(("_few", ""), ("_few", "_some", "_many", ""))
     vit, cnn = ([accuracies(trial, f"{kind}{size}") for size in sizes] for kind in ("base", "cnn"))
     base = trained(trial, "base")
-    compared = partial(contrast, among=vit + cnn, pictures=len(base.valid))
+    compared = partial(contrast, among=vit + cnn, images=len(base.valid))
     for size, of_vit, of_cnn in zip(sizes, vit, cnn, strict=True):
         number = learned_from(trained(trial, f"base{size}"))
         lead = compared({1: [of_cnn], -1: [of_vit]})
-        yield Case(f"{number:,} pictures: CNN − ViT", lead, document=AtLeast(0.0), at=number)
+        yield Case(f"{number:,} images: CNN − ViT", lead, document=AtLeast(0.0), at=number)
     shrinks = compared({1: [cnn[0], vit[-1]], -1: [vit[0], cnn[-1]]})
-    yield Case("lead with fewest pictures − lead with most", shrinks, document=AtLeast(0.0))
+    yield Case("lead with fewest images − lead with most", shrinks, document=AtLeast(0.0))
     few = trained(trial, "base_few")
-    memorised = exactly(few.train_accuracy - few.accuracy)
-    yield Case("fewest pictures: ViT's accuracy on these − on new ones", memorised, right=AtLeast(0.05))
-    yield learned(base, "the ViT on all pictures")
-    yield learned(trained(trial, "cnn"), "the CNN on all pictures")
+    memorized = exactly(few.train_accuracy - few.accuracy)
+    yield Case("fewest images: ViT's accuracy on these − on new ones", memorized, right=AtLeast(0.05))
+    yield learned(base, "the ViT on all images")
+    yield learned(trained(trial, "cnn"), "the CNN on all images")
 
 
 def learned_from(run: Trained) -> int:

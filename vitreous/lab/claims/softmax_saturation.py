@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import Estimate, bootstrap
-from vitreous.lab.instruments.real import deit_tiny, pictures, traces
+from vitreous.lab.instruments.real import deit_tiny, photos, traces
 from vitreous.lab.prediction import AtMost, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
@@ -47,18 +47,18 @@ def median(values: NDArray[np.float64]) -> float:
 
 def right(d: int, scaled: bool, middle: Middle, queries: int = 20_000) -> float:
     """What softmax does to logits |q| · ε with |q|² from χ² of d degrees, drawn without any dot product."""
-    dice = np.random.default_rng(0)
-    length = np.sqrt(dice.chisquare(d, (queries, 1)) / (d if scaled else 1))
-    powers = np.exp((logits := length * dice.standard_normal((queries, KEYS))) - logits.max(axis=1, keepdims=True))
-    weights, values = powers / powers.sum(axis=1, keepdims=True), dice.standard_normal((queries, KEYS))
+    draws = np.random.default_rng(0)
+    length = np.sqrt(draws.chisquare(d, (queries, 1)) / (d if scaled else 1))
+    powers = np.exp((logits := length * draws.standard_normal((queries, KEYS))) - logits.max(axis=1, keepdims=True))
+    weights, values = powers / powers.sum(axis=1, keepdims=True), draws.standard_normal((queries, KEYS))
     return middle(np.linalg.norm(weights * (values - (weights * values).sum(axis=1, keepdims=True)), axis=1))
 
 
 def gradients(q: Tensor, k: Tensor, *, scaled: bool, seed: int) -> NDArray[np.float64]:
     """|d output / d logits| of each query, through the library's attention; a bias of 0 stands for the logits."""
-    dice = torch.Generator().manual_seed(seed)
+    draws = torch.Generator().manual_seed(seed)
     logits = torch.zeros(*q.shape[:-1], k.shape[-2], requires_grad=True)
-    values = torch.randn(*k.shape[:-1], 1, generator=dice)
+    values = torch.randn(*k.shape[:-1], 1, generator=draws)
     Attend(scaled=scaled)(q, k, values, bias=logits).sum().backward()
     assert logits.grad is not None
     return logits.grad.norm(dim=-1).flatten().double().numpy()
@@ -66,8 +66,8 @@ def gradients(q: Tensor, k: Tensor, *, scaled: bool, seed: int) -> NDArray[np.fl
 
 def measure(d: int, scaled: bool, seed: int) -> NDArray[np.float64]:
     """Of 512 queries with entries of variance 1, eight at a time on the same keys."""
-    dice = torch.Generator().manual_seed(seed)
-    q, k = (torch.randn(64, number, d, generator=dice) for number in (8, KEYS))
+    draws = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(64, number, d, generator=draws) for number in (8, KEYS))
     return gradients(q, k, scaled=scaled, seed=seed + 1000)
 
 
@@ -106,7 +106,7 @@ def said(d: int, scaled: bool, with_root: float) -> Near | AtMost | None:
 
 def real_ratio(trial: Trial) -> Estimate:
     """Of the queries and keys of every block and head, the median in each; the interval is over heads."""
-    images, _ = pictures(trial, trial.choose(2, 16))
+    images, _ = photos(trial, trial.choose(2, 16))
     ratios = []
     for trace in traces(deit_tiny(trial), images, "q", "k"):
         for attention in trace.values():

@@ -79,9 +79,9 @@ def cases(trial: Trial) -> Iterator[Case]:
 def draw(outcome: Outcome) -> Figure:
     """The whole course from cold to hot, with the text's two ends."""
     figure, (axis,) = side_by_side(1, width=6.8, height=3.3)
-    for kind, (colour, _) in zip((DIFFERENT, EQUAL, BIASED), LINES, strict=False):
-        axis.plot(outcome.series["temperature"], outcome.series[kind], color=colour, linewidth=1.2)
-        dots(axis, [case for case in outcome.cases if case.group == kind], colour, kind)
+    for kind, (color, _) in zip((DIFFERENT, EQUAL, BIASED), LINES, strict=False):
+        axis.plot(outcome.series["temperature"], outcome.series[kind], color=color, linewidth=1.2)
+        dots(axis, [case for case in outcome.cases if case.group == kind], color, kind)
     axis.hlines(
         [document(COLD), document(HOT)], [COLD, 1.0], [1.0, HOT], label="the text's ends", **{**DOCUMENT, "color": INK}
     )

@@ -16,7 +16,7 @@ from vitreous.models.vit import ViTConfig
 CLAIM = Claim(
     title="The cost of training",
     statement="The best allocation between model size and training data follows from C = 6NLd² + 12Ld²n, with N "
-    "training tokens, L layers of width d and n tokens in a picture.",
+    "training tokens, L layers of width d and n tokens in an image.",
     sources=(Source.FOUNDATIONS,),
     formula=r"C = 6 N L d^2 + 12 L d^2 n",
     right="A block has 12d² weights and not d², every token compares itself with n others, and each "
@@ -24,19 +24,19 @@ CLAIM = Claim(
     "what to spend it on takes runs at equal cost, which are not made here.",
     right_formula=r"C = 6 N L \, (12 d^2 + 2 n d)",
     meaning="With the text's formula a budget comes out at least twelve times too small. Six operations for each "
-    "parameter and training token is the rule of thumb; add 12·n·L·d a token once pictures have more than d tokens.",
-    axes=Axes("tokens n in a picture", "operations a token and layer, in d²", log="xy"),
+    "parameter and training token is the rule of thumb; add 12·n·L·d a token once images have more than d tokens.",
+    axes=Axes("tokens n in an image", "operations a token and layer, in d²", log="xy"),
 )
 
-PICTURES, LAYERS = 1000, 2
+IMAGES, LAYERS = 1000, 2
 
 
-def document(pictures: int, layers: int, n: int, d: int) -> float:
-    return 6 * (pictures * n) * layers * d**2 + 12 * layers * d**2 * n
+def document(images: int, layers: int, n: int, d: int) -> float:
+    return 6 * (images * n) * layers * d**2 + 12 * layers * d**2 * n
 
 
-def right(pictures: int, layers: int, n: int, d: int) -> float:
-    return 6 * (pictures * n) * layers * (12 * d**2 + 2 * n * d)
+def right(images: int, layers: int, n: int, d: int) -> float:
+    return 6 * (images * n) * layers * (12 * d**2 + 2 * n * d)
 
 
 def measure(side: int, d: int) -> int:
@@ -46,8 +46,8 @@ def measure(side: int, d: int) -> int:
     """
     with torch.device("meta"):
         config = ViTConfig(dim=d, num_heads=d // 64, depth=LAYERS, class_token=False, pool="mean", position="none")
-        blocks = config.build().blocks()
-        tokens = torch.empty(PICTURES, side**2, d, requires_grad=True)
+        blocks = config.build().blocks
+        tokens = torch.empty(IMAGES, side**2, d, requires_grad=True)
 
     def forward() -> torch.Tensor:
         x = tokens
@@ -61,8 +61,8 @@ def measure(side: int, d: int) -> int:
 def cases(trial: Trial) -> Iterator[Case]:
     for d in (192, 768):
         for side in trial.choose(quick=(14, 64), full=(7, 14, 24, 32, 64)):
-            setting = (PICTURES, LAYERS, side**2, d)
-            unit = PICTURES * side**2 * LAYERS * d**2
+            setting = (IMAGES, LAYERS, side**2, d)
+            unit = IMAGES * side**2 * LAYERS * d**2
             yield Case(
                 f"d = {d}, n = {side**2:,}",
                 exactly(measure(side, d) / unit),

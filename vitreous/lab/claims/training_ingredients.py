@@ -1,4 +1,4 @@
-"""What training loses without residuals, AdamW, clipping, GELU or regularisation."""
+"""What training loses without residuals, AdamW, clipping, GELU or regularization."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from vitreous.models.vit import ViTConfig
 CLAIM = Claim(
     title="What training cannot do without",
     statement="Without residual connections the gradients of a 12-layer Transformer vanish. ViTs need AdamW rather "
-    "than SGD, clipped gradients, GELU rather than ReLU, and heavy regularisation, without which they overfit.",
+    "than SGD, clipped gradients, GELU rather than ReLU, and heavy regularization, without which they overfit.",
     sources=(Source.DEEP_DIVE, Source.FOUNDATIONS, Source.MODERN),
     formula="",
     right="Residuals matter most, for another reason: the norms keep gradients alive without them, but attention "
-    "averages the tokens of a picture until all are the same. The other ingredients are matters of degree that only an "
+    "averages the tokens of an image until all are the same. The other ingredients are matters of degree that only an "
     "ablation can weigh, and their weight depends on depth, data and length of training.",
     right_formula="",
-    meaning="Keep the residuals and AdamW; clip, since it costs nothing. Add regularisation as overfitting shows, not "
+    meaning="Keep the residuals and AdamW; clip, since it costs nothing. Add regularization as overfitting shows, not "
     "before: in a short training the heaviest recipe costs more than it gives.",
 )
 
@@ -38,7 +38,7 @@ INGREDIENTS = {
     "AdamW − SGD": ("base", "sgd"),
     "clipping − none": ("base", "no_clipping"),
     "GELU − ReLU": ("base", "relu"),
-    "heavy regularisation − none, 2,000 pictures": ("heavy_some", "bare_some"),
+    "heavy regularization − none, 2,000 images": ("heavy_some", "bare_some"),
 }
 
 
@@ -57,10 +57,10 @@ def without_residual(depth: int, seed: int) -> Backbone:
 
 def first_to_last(model: Backbone, seed: int) -> float:
     """log₁₀ of how long the gradient of the first block's weights is, measured by the last block's."""
-    dice = torch.Generator().manual_seed(seed)
-    images, targets = torch.randn(16, 3, 32, 32, generator=dice), torch.randint(10, (16,), generator=dice)
+    draws = torch.Generator().manual_seed(seed)
+    images, targets = torch.randn(16, 3, 32, 32, generator=draws), torch.randint(10, (16,), generator=draws)
     F.cross_entropy(model(images), targets).backward()
-    first, *_, last = model.blocks()
+    first, *_, last = model.blocks
     lengths = [
         torch.cat([p.grad.flatten() for p in block.parameters() if p.grad is not None]).norm()
         for block in (first, last)
@@ -70,7 +70,7 @@ def first_to_last(model: Backbone, seed: int) -> float:
 
 @torch.no_grad()
 def similarity(model: Backbone, seed: int) -> float:
-    """The mean cosine between two tokens of a picture, after the last block."""
+    """The mean cosine between two tokens of an image, after the last block."""
     images = torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
     tokens = F.normalize(model.features(images).tokens, dim=2)
     return float((tokens @ tokens.transpose(1, 2)).mean())
@@ -88,16 +88,16 @@ def cases(trial: Trial) -> Iterator[Case]:
     yield Case("no residuals: log₁₀ gradient of block 1 / of block 12", vanishing, document=AtMost(-1.0))
     yield Case("residuals: log₁₀ gradient of block 1 / of block 12", alive, right=AtLeast(-0.5))
     same, different = (at_the_start(trial, build, similarity) for build in (without_residual, deep))
-    yield Case("no residuals: cosine between a picture's tokens", same, right=AtLeast(0.99))
-    yield Case("residuals: cosine between a picture's tokens", different, right=AtMost(0.8))
+    yield Case("no residuals: cosine between an image's tokens", same, right=AtLeast(0.99))
+    yield Case("residuals: cosine between an image's tokens", different, right=AtMost(0.8))
     chosen = dict(list(INGREDIENTS.items())[: trial.choose(2, len(INGREDIENTS))])
     found = {name: accuracies(trial, name) for name in dict.fromkeys(n for both in chosen.values() for n in both)}
-    pictures = len(trained(trial, "base").valid)
+    images = len(trained(trial, "base").valid)
     for label, (with_it, without_it) in chosen.items():
-        gain = difference(found[with_it], found[without_it], among=list(found.values()), pictures=pictures)
+        gain = difference(found[with_it], found[without_it], among=list(found.values()), images=images)
         yield Case(f"accuracy: {label}", gain, document=AtLeast(0.0))
     if not trial.quick:
         run = trained(trial, "bare_some")
         overfitted = exactly(run.train_accuracy - run.accuracy)
-        yield Case("no regularisation, 2,000 pictures: accuracy lost on new ones", overfitted, document=AtLeast(0.1))
+        yield Case("no regularization, 2,000 images: accuracy lost on new ones", overfitted, document=AtLeast(0.1))
     yield learned(trained(trial, "base"), "the base run")

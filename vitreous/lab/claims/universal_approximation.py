@@ -1,4 +1,4 @@
-"""A wide enough ViT fits a function of a picture as closely as one likes; without positions it cannot."""
+"""A wide enough ViT fits a function of an image as closely as one likes; without positions it cannot."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from vitreous.models.vit import ViT, ViTConfig
 
 CLAIM = Claim(
     title="Universal approximation",
-    statement="For any continuous function of a picture and any ε there is a ViT, wide and deep enough, whose largest "
-    "error over all pictures is below ε.",
+    statement="For any continuous function of an image and any ε there is a ViT, wide and deep enough, whose largest "
+    "error over all images is below ε.",
     sources=(Source.FOUNDATIONS,),
     formula=r"\sup_{x \in [0,1]^{H \times W}} \| f(x) - F(x) \| < \epsilon",
-    right="It holds for a ViT that knows where its patches are. Without positions it gives two pictures with swapped "
+    right="It holds for a ViT that knows where its patches are. Without positions it gives two images with swapped "
     "patches the same answer, so for a function that tells them apart the error never falls below half of its range.",
     right_formula=r"\sup_x | f(x) - F(x) | \geq \frac{1}{2} ( \max f - \min f ) \quad \mathrm{without\ positions}",
     meaning="Capacity is rarely what a small ViT lacks: the theorem says that suitable weights exist, not that "
@@ -36,30 +36,30 @@ def document(epsilon: float) -> float:
 
 
 def right() -> float:
-    """The least error, as a share of the range, of a model that cannot tell a picture from its swapped twin."""
+    """The least error, as a share of the range, of a model that cannot tell an image from its swapped twin."""
     return 0.5
 
 
-def function(pictures: Tensor) -> Tensor:
+def function(images: Tensor) -> Tensor:
     """(n, 1, 1, 2) → (n, 1): a wave over the difference of both pixels, whose sign changes when they swap places."""
-    left, right = pictures.flatten(1).T
+    left, right = images.flatten(1).T
     return torch.sin(4 * (left - right)).unsqueeze(1)
 
 
-def all_pictures(shades: int) -> Tensor:
-    """Every picture of two pixels, each a patch of its own, in so many shades between 0 and 1."""
+def all_images(shades: int) -> Tensor:
+    """Every image of two pixels, each a patch of its own, in so many shades between 0 and 1."""
     shade = torch.linspace(0, 1, shades)
     return torch.cartesian_prod(shade, shade).view(-1, 1, 1, 2)
 
 
 def largest_error(width: int, depth: int, position: str, *, steps: int, seed: int) -> float:
-    """Over a grid three times as fine as that of the pictures that were fitted, as a share of the function's range."""
+    """Over a grid three times as fine as that of the images that were fitted, as a share of the function's range."""
     model = built(width, depth, position, seed)
-    fit(model, all_pictures(13), steps)
-    pictures = all_pictures(37)
-    truth = function(pictures)
+    fit(model, all_images(13), steps)
+    images = all_images(37)
+    truth = function(images)
     with torch.no_grad():
-        return float((model(pictures) - truth).abs().max() / (truth.max() - truth.min()))
+        return float((model(images) - truth).abs().max() / (truth.max() - truth.min()))
 
 
 def built(width: int, depth: int, position: str, seed: int) -> ViT:
@@ -71,14 +71,14 @@ def built(width: int, depth: int, position: str, seed: int) -> ViT:
         return ViTConfig(**two_pixels, **inside, pool="mean", class_token=False).build()
 
 
-def fit(model: ViT, pictures: Tensor, steps: int) -> None:
-    truth = function(pictures)
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.99), fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=0.01, total_steps=steps)
+def fit(model: ViT, images: Tensor, steps: int) -> None:
+    truth = function(images)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.99), fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=steps)
     for _ in range(steps):
-        optimiser.zero_grad()
-        (model(pictures) - truth).square().mean().backward()
-        optimiser.step()
+        optimizer.zero_grad()
+        (model(images) - truth).square().mean().backward()
+        optimizer.step()
         schedule.step()
 
 

@@ -11,21 +11,21 @@ from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import exactly
 from vitreous.lab.instruments.chance import seeded
 from vitreous.lab.instruments.dependence import relative_change
-from vitreous.lab.instruments.real import deit_tiny, pictures
+from vitreous.lab.instruments.real import deit_tiny, photos
 from vitreous.lab.prediction import AtLeast, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.models import create_model
 from vitreous.models.base import Backbone
 
 CLAIM = Claim(
-    title="Weights shared across the picture",
+    title="Weights shared across the image",
     statement="Convolutional networks share their weights across space. Vision transformers have no spatial sharing.",
     sources=(Source.MODERN,),
     formula="",
     right="Patch projection, attention and MLP are the same at every place; the table of positions alone is not. "
-    "Without positions, a shift of the picture by whole patches permutes the tokens and changes nothing else.",
+    "Without positions, a shift of the image by whole patches permutes the tokens and changes nothing else.",
     right_formula=r"f(\mathrm{shift}(x)) = \mathrm{shift}(f(x))",
-    meaning="A ViT's parameters do not grow with the picture, except for its positions, and these are what breaks the "
+    meaning="A ViT's parameters do not grow with the image, except for its positions, and these are what breaks the "
     "symmetry: change the resolution by resampling them. What it lacks is a convolution's locality, and its sharing "
     "within a patch: a shift of half a patch makes other tokens.",
 )
@@ -39,7 +39,7 @@ def document(factor: int) -> int:
 
 
 def effect_of_shift(model: Backbone, images: torch.Tensor, pixels: tuple[int, int], patch: int) -> float:
-    """How far the tokens of a shifted picture are from the shifted tokens, what leaves it coming in opposite."""
+    """How far the tokens of a shifted image are from the shifted tokens, what leaves it coming in opposite."""
     patches = (round(pixels[0] / patch), round(pixels[1] / patch))
     with torch.no_grad():
         tokens = model.features(images).maps[0].values.roll(patches, dims=(2, 3))
@@ -81,7 +81,7 @@ def cases(trial: Trial) -> Iterator[Case]:
                trial.repeat(partial(untrained, "none", share=0.5)),
                right=AtLeast(0.1))  # fmt: skip
     if trial.has("weights"):
-        model, (images, _) = deit_tiny(trial), pictures(trial, trial.choose(4, 32))
+        model, (images, _) = deit_tiny(trial), photos(trial, trial.choose(4, 32))
         yield Case("shift by whole patches, trained DeiT-Tiny: change of the tokens",
                    exactly(effect_of_shift(model, images, (32, 48), 16)),
                    document=AtLeast(0.01), right=AtLeast(0.01))  # fmt: skip

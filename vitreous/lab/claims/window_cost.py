@@ -22,7 +22,7 @@ CLAIM = Claim(
     sources=(Source.FOUNDATIONS, Source.MODERN),
     formula=r"O(M^2 \cdot \frac{n}{M^2} \cdot d) = O(n d)",
     right="There are n/M² windows with M⁴ pairs each: the cost is linear in n and linear in the M² cells of a window. "
-    "Windows save; shifting them saves nothing more, it only lets neighbouring windows meet.",
+    "Windows save; shifting them saves nothing more, it only lets neighboring windows meet.",
     right_formula=r"O(\frac{n}{M^2} \cdot M^4 \cdot d) = O(n M^2 d)",
     meaning="A window of twice the side makes the products of attention four times as expensive, so choose M with care "
     "when you raise the resolution. Shift without fear: rolled and masked, it costs no further product.",

@@ -1,4 +1,4 @@
-"""What the checks are written with: an error that teaches, and comparisons that recognise known mistakes."""
+"""What the checks are written with: an error that teaches, and comparisons that recognize known mistakes."""
 
 from __future__ import annotations
 

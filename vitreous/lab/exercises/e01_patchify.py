@@ -1,6 +1,6 @@
-"""Exercise 1: cut a picture into patches.
+"""Exercise 1: cut an image into patches.
 
-A transformer reads a sequence of vectors. A picture becomes one when it is cut into square patches, p pixels a side,
+A transformer reads a sequence of vectors. An image becomes one when it is cut into square patches, p pixels a side,
 and the pixels of every patch are written as one row:
 
     (b, c, y, x)  →  (b, n, c·p·p)        n = (y/p) · (x/p)
@@ -9,7 +9,7 @@ Patches follow each other as words on a page: from left to right, then the next 
 pixels of the first channel come first, row by row, then those of the second channel, and so on. The sides y and x are
 multiples of p, and may differ.
 
-By hand, for one picture of one channel and p = 2:
+By hand, for one image of one channel and p = 2:
 
      0  1 |  2  3
      4  5 |  6  7          patch 0: [ 0,  1,  4,  5]      patch 1: [ 2,  3,  6,  7]

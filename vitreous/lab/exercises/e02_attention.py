@@ -8,7 +8,7 @@ The softmax runs over the keys, so that the shares of one query sum to 1.
 
     q (…, n, d)      k (…, m, d)      v (…, m, e)      weights (…, n, m)      output (…, n, e)
 
-There may be any axes in front (pictures, heads), or none. n and m differ when one set of tokens asks another.
+There may be any axes in front (images, heads), or none. n and m differ when one set of tokens asks another.
 
 By hand, one query and two keys of width d = 4, so that √d = 2:
 

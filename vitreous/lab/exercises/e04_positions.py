@@ -11,11 +11,11 @@ Attention does not see where a token sits (exercise 3), so a vector that says so
    By hand, grid (2, 2) and dim 4, so h = 2 and i = 0 only: the cell y = 1, x = 0 gets
    [sin 1, cos 1, sin 0, cos 0] = [0.841, 0.540, 0, 1].
 
-2. ``resample``: a table that was learned for one grid, for another one, so that a model can read larger pictures. The
+2. ``resample``: a table that was learned for one grid, for another one, so that a model can read larger images. The
    first ``num_prefix`` rows belong to the class token and the like, which have no place: they stay as they are. The
-   others are a small picture with d channels, and are scaled like one:
+   others are a small image with d channels, and are scaled like one:
 
-       torch.nn.functional.interpolate(picture, size=new_grid, mode="bicubic", antialias=True)
+       torch.nn.functional.interpolate(image, size=new_grid, mode="bicubic", antialias=True)
 
    which wants (1, d, rows, columns).  (num_prefix + n, d)  →  (num_prefix + m, d).
    By hand: a class row of sevens above cells that are all 5 becomes a class row of sevens above more fives.

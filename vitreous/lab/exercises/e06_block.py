@@ -1,12 +1,12 @@
 """Exercise 6: a transformer block with Pre-LN.
 
 A block lets tokens talk to each other (attention), then lets each think by itself (MLP). Both are branches beside a
-residual stream x that goes straight through, and what a branch reads is normalised first:
+residual stream x that goes straight through, and what a branch reads is normalized first:
 
     x ← x + attention(norm1(x))
     x ← x + mlp(norm2(x))
 
-The stream itself is never normalised: that is the difference to Post-LN, norm(x + attention(x)), and the reason why
+The stream itself is never normalized: that is the difference to Post-LN, norm(x + attention(x)), and the reason why
 gradients reach the first layer of a deep network unhindered, and why a last norm must follow the last block.
 
 All four parts are given as functions of tokens (b, n, d) → (b, n, d).

@@ -1,7 +1,7 @@
 """Exercise 7: what a ViT costs, counted by hand.
 
 Write two formulas for a plain ViT with class token, learned positions, an MLP four times as wide as the model, and
-biases in every layer. With 3 colours, P patches, N = P + 1 tokens, width D, L blocks and K classes, it is made of
+biases in every layer. With 3 colors, P patches, N = P + 1 tokens, width D, L blocks and K classes, it is made of
 
     projection of patches    3·p·p → D           LayerNorm          two in a block and one at the end, γ and β each
     class token              1 × D               queries, keys, values, output projection     four times D → D
@@ -9,10 +9,10 @@ biases in every layer. With 3 colours, P patches, N = P + 1 tokens, width D, L b
                                                  head               D → K, for the class token alone
 
 1. ``parameters``: all numbers that are learned. A linear layer a → b has a·b weights and b biases.
-2. ``macs``: multiply-accumulates for one picture: a·b for every token that goes through a linear layer a → b. Beside
+2. ``macs``: multiply-accumulates for one image: a·b for every token that goes through a linear layer a → b. Beside
    the layers, attention multiplies q kᵀ and weights · v: N·N·D each, over all heads together. Nothing else counts.
 
-By hand, a picture of 32 pixels, p = 16, D = 8, L = 1, K = 10; so P = 4 and N = 5:
+By hand, an image of 32 pixels, p = 16, D = 8, L = 1, K = 10; so P = 4 and N = 5:
 
     parameters    6,152 patches + 8 class token + 40 positions + 840 block + 16 + 32 norms + 90 head = 7,178
     MACs          24,576 patches + 1,280 projections + 400 attention + 2,560 MLP + 80 head = 28,896
@@ -22,10 +22,10 @@ from __future__ import annotations
 
 
 def parameters(image_size: int, patch_size: int, dim: int, depth: int, num_classes: int) -> int:
-    """All learned numbers of a ViT for square pictures"""
+    """All learned numbers of a ViT for square images"""
     raise NotImplementedError("your turn")
 
 
 def macs(image_size: int, patch_size: int, dim: int, depth: int, num_classes: int) -> int:
-    """Multiply-accumulates for one picture"""
+    """Multiply-accumulates for one image"""
     raise NotImplementedError("your turn")

@@ -13,7 +13,7 @@ half of a token as it is, counts too:
        A₁ = [½ ½]   Ã₁ = [¾ ¼]        A₂ = [0 1]   Ã₂ = [½ ½]        R = Ã₂ Ã₁ = [⅜ ⅝]
             [0 1]        [0 1]             [1 0]        [½ ½]                    [⅜ ⅝]
 
-2. ``class_map``: what the class token, token 0, has drawn from every patch, as a small picture. That is its row,
+2. ``class_map``: what the class token, token 0, has drawn from every patch, as a small image. That is its row,
    without its own place in it.  R (b, 1 + rows·columns, 1 + rows·columns), grid  →  (b, rows, columns).
 """
 

@@ -4,20 +4,20 @@ All parts are there: patches (1), attention (2) with heads (5) in blocks (6), po
 train it. The parts below are the library's; take your own where you like ("from e01_patchify import patchify" finds
 your file).
 
-1. ``TinyViT.forward``: pictures (b, 3, y, x) → logits (b, classes). ``__init__`` has made what you need.
+1. ``TinyViT.forward``: images (b, 3, y, x) → logits (b, classes). ``__init__`` has made what you need.
 
        patches → self.project → class token in front → + self.positions → blocks → self.norm → token 0 → self.head
 
-   The first two steps stand there. ``self.class_token`` (1, 1, d) is the same for all pictures: ``expand`` it to
+   The first two steps stand there. ``self.class_token`` (1, 1, d) is the same for all images: ``expand`` it to
    (b, 1, d). A block is called as ``block(x, None)``. Logits are plain numbers: no softmax.
 
-2. ``train_step``: one step of training. Forget the gradients of the step before (``optimiser.zero_grad()``), compute
-   the cross-entropy of the logits, its gradients (``backward()``), let the optimiser move the weights (``step()``), and
+2. ``train_step``: one step of training. Forget the gradients of the step before (``optimizer.zero_grad()``), compute
+   the cross-entropy of the logits, its gradients (``backward()``), let the optimizer move the weights (``step()``), and
    return the loss, as a plain number.
 
    By hand: two classes and the logits [0, 0] give the loss ln 2 = 0.693, whichever class is right.
 
-The checks train your ViT to say which quarter of a noisy picture is the bright one. Without positions it cannot know;
+The checks train your ViT to say which quarter of a noisy image is the bright one. Without positions it cannot know;
 with them it is right nearly always after a few seconds.
 """
 
@@ -34,7 +34,7 @@ from vitreous.layers.patch import patchify
 
 
 class TinyViT(nn.Module):
-    """A ViT for square pictures of three colours"""
+    """A ViT for square images of three colors"""
 
     def __init__(
         self, image_size: int, patch_size: int, dim: int, depth: int, num_heads: int, num_classes: int
@@ -56,6 +56,6 @@ class TinyViT(nn.Module):
         raise NotImplementedError(f"your turn; tokens of shape {tuple(x.shape)} are made already")
 
 
-def train_step(model: nn.Module, optimiser: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor) -> float:
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor) -> float:
     """One step; the loss before it"""
     raise NotImplementedError("your turn")

@@ -68,7 +68,7 @@ EXERCISES = (
         "where interpolate wants them, (1, d, rows, columns).",
     ),
     Exercise(
-        5, "heads", ("attention_rank", "heads_specialise", "head_importance", "batch_first"),
+        5, "heads", ("attention_rank", "heads_specialize", "head_importance", "batch_first"),
         "qkv(x).reshape(b, n, 3, heads, d // heads), then permute so that 3 comes first and heads before tokens. After "
         "attending, bring the tokens before the heads again and only then flatten (heads, d // heads).",
     ),
@@ -82,7 +82,7 @@ EXERCISES = (
         "through. Which tokens go through it: the patches, all N, or only the class token?",
     ),
     Exercise(
-        8, "looking", ("attention_distance", "layers_near_to_far", "entropy_generalisation"),
+        8, "looking", ("attention_distance", "layers_near_to_far", "entropy_generalization"),
         "torch.special.entr(w) is −w ln w with 0 ln 0 = 0. For distances: cut out cells × cells, divide every row by "
         "its sum, multiply by the matrix of distances, sum over keys, and take the mean over queries.",
     ),

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitreous.lab.instruments.real import deit_tiny, pictures, traces
+from vitreous.lab.instruments.real import deit_tiny, photos, traces
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
 
@@ -30,19 +30,19 @@ def attention_matrix(
 
 def random_heads(heads: int, tokens: int, width: int, seed: int) -> tuple[Tensor, Tensor]:
     """Independent queries and keys with entries of variance 1, so that scaled logits have variance 1 too."""
-    dice = torch.Generator().manual_seed(seed)
-    q, k = (torch.randn(heads, tokens, width, generator=dice, dtype=torch.float64) for _ in range(2))
+    draws = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(heads, tokens, width, generator=draws, dtype=torch.float64) for _ in range(2))
     return q, k
 
 
-def preferring(favourites: Int[Tensor, " n"], strength: float) -> Float[Tensor, "n n"]:
-    """Attention in which query i prefers key ``favourites[i]`` by a logit of ``strength``; without strength, no key."""
-    keys = torch.eye(len(favourites), dtype=torch.float64)
-    return attention_matrix(strength * keys[favourites], keys, scaled=False)
+def preferring(favorites: Int[Tensor, " n"], strength: float) -> Float[Tensor, "n n"]:
+    """Attention in which query i prefers key ``favorites[i]`` by a logit of ``strength``; without strength, no key."""
+    keys = torch.eye(len(favorites), dtype=torch.float64)
+    return attention_matrix(strength * keys[favorites], keys, scaled=False)
 
 
 def trained_heads(trial: Trial, count: int) -> Iterator[Float[Tensor, "h n n"]]:
-    """All heads of DeiT-Tiny, layer after layer, for each of some pictures; in double precision."""
-    images, _ = pictures(trial, count)
+    """All heads of DeiT-Tiny, layer after layer, for each of some images; in double precision."""
+    images, _ = photos(trial, count)
     for trace in traces(deit_tiny(trial).double(), images.double(), size=1):
         yield torch.cat([attention.weights[0] for attention in trace.values()])

@@ -22,7 +22,7 @@ def power(factor: float, before: float, after: float) -> float:
 
 
 def forward_flops(module: nn.Module, *inputs: Any, part: str = "") -> int:
-    """Of one call, as torch counts its products; ``part`` names a module inside, as in "layers.0.mixer"."""
+    """Of one call, as torch counts its products; ``part`` names a module inside, as in "blocks.0.mixer"."""
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         module(*inputs)
     if not part:

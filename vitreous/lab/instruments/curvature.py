@@ -19,8 +19,8 @@ def largest_eigenvalue(
     Hv is the gradient of gᵀv, where g is the gradient. Fused attention cannot be differentiated twice, so the explicit
     one is asked for.
     """
-    dice = torch.Generator().manual_seed(seed)
-    vector = unit([torch.randn(each.shape, generator=dice) for each in parameters])
+    draws = torch.Generator().manual_seed(seed)
+    vector = unit([torch.randn(each.shape, generator=draws) for each in parameters])
     value = 0.0
     with sdpa_kernel(SDPBackend.MATH):
         gradient = torch.autograd.grad(loss(), parameters, create_graph=True)

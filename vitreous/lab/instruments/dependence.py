@@ -23,7 +23,7 @@ def seen_by(function: Function, tokens: Float[Tensor, "n d"], cells: list[int]) 
 
 @torch.no_grad()
 def effect_of_others(function: Function, batch: Float[Tensor, "b ..."]) -> float:
-    """How much the first picture's output changes when the pictures beside it become others."""
+    """How much the first image's output changes when the images beside it become others."""
     others = torch.cat([batch[:1], torch.randn_like(batch[1:])])
     return relative_change(function(batch)[0], function(others)[0])
 

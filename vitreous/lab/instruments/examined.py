@@ -1,4 +1,4 @@
-"""What several claims do with a finished run: show its model pictures, count right answers, see how it started."""
+"""What several claims do with a finished run: show its model images, count right answers, see how it started."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from vitreous.tasks.classify import values_of
 
 
 def unseen(run: Trained, number: int) -> Batch:
-    """Pictures that the run was not trained on, as its model wants them."""
+    """Images that the run was not trained on, as its model wants them."""
     return shown(run.model, run.valid, number)
 
 
-def learnt(run: Trained, number: int) -> Batch:
-    """Pictures that the run was trained on, not augmented."""
+def learned(run: Trained, number: int) -> Batch:
+    """Images that the run was trained on, not augmented."""
     return shown(run.model, datasets(run.run, run.recipe, run.trial)[0], number)
 
 

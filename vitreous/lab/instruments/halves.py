@@ -1,4 +1,4 @@
-"""Pictures of two half disks: of one object when they have the same colour, of two when they differ."""
+"""Images of two half disks: of one object when they have the same color, of two when they differ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from vitreous.data.base import Arrays, one_hot
 from vitreous.lab.trial import Trial
 
-COLOURS = np.array([(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (255, 0, 255), (0, 255, 255)], dtype=np.uint8)
+COLORS = np.array([(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (255, 0, 255), (0, 255, 255)], dtype=np.uint8)
 CLASSES = ("one object", "two objects")
 
 
@@ -22,21 +22,21 @@ def gaps(trial: Trial) -> tuple[int, ...]:
 
 
 def two_halves(trial: Trial) -> tuple[Arrays, Arrays]:
-    """Training and validation pictures. In both, picture i has the gap number i, counted round and round."""
+    """Training and validation images. In both, image i has the gap number i, counted round and round."""
     return drawn(trial, trial.choose(3_000, 20_000), seed=0), drawn(trial, trial.choose(300, 2_000), seed=1)
 
 
 def drawn(trial: Trial, number: int, *, seed: int) -> Arrays:
-    dice, size = np.random.default_rng(seed), side(trial)
+    draws, size = np.random.default_rng(seed), side(trial)
     left, right = half_disk(size), half_disk(size)[:, ::-1]
     height, width = left.shape
-    images = dice.integers(96, 160, (number, size, size, 3), dtype=np.uint8)
-    labels = dice.integers(0, 2, number)
-    colours = dice.integers(0, len(COLOURS), number)
-    others = (colours + labels * dice.integers(1, len(COLOURS), number)) % len(COLOURS)
-    for image, gap, one, other in zip(images, gap_of(trial, number), COLOURS[colours], COLOURS[others], strict=True):
-        y = dice.integers(0, size - height + 1)
-        x = dice.integers(0, size - 2 * width - gap + 1)
+    images = draws.integers(96, 160, (number, size, size, 3), dtype=np.uint8)
+    labels = draws.integers(0, 2, number)
+    colors = draws.integers(0, len(COLORS), number)
+    others = (colors + labels * draws.integers(1, len(COLORS), number)) % len(COLORS)
+    for image, gap, one, other in zip(images, gap_of(trial, number), COLORS[colors], COLORS[others], strict=True):
+        y = draws.integers(0, size - height + 1)
+        x = draws.integers(0, size - 2 * width - gap + 1)
         image[y : y + height, x : x + width][left] = one
         image[y : y + height, x + width + gap : x + 2 * width + gap][right] = other
     return Arrays(images.transpose(0, 3, 1, 2).copy(), one_hot(labels, 2), CLASSES)
@@ -47,7 +47,7 @@ def gap_of(trial: Trial, number: int) -> NDArray[np.int64]:
 
 
 def half_disk(size: int) -> NDArray[np.bool_]:
-    """The left half, an eighth of the picture wide (at least 3 pixels) and twice as high."""
+    """The left half, an eighth of the image wide (at least 3 pixels) and twice as high."""
     radius = max(3, size // 8)
     y, x = np.mgrid[0.5 : 2 * radius, 0.5:radius]
     inside: NDArray[np.bool_] = (y - radius) ** 2 + (x - radius) ** 2 < radius**2

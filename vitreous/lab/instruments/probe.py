@@ -13,13 +13,13 @@ HELD_BACK = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 
 
 def ridge(x: Float[Tensor, "n f"], y: Float[Tensor, "n k"], new: Float[Tensor, "m f"]) -> Float[Tensor, "m k"]:
-    """What ridge regression from x to y says of new features: ŷ = ȳ + x (xᵀx + λI)⁻¹ xᵀ (y − ȳ), x standardised.
+    """What ridge regression from x to y says of new features: ŷ = ȳ + x (xᵀx + λI)⁻¹ xᵀ (y − ȳ), x standardized.
 
     λ is the one that predicts each row best from all the others, which needs no further fit: the error of a row left
     out is its residual / (1 − h), with h its own share in its prediction.
     """
-    centre, spread = x.mean(dim=0), x.std(dim=0).clamp_min(1e-6)
-    x, new = (x - centre) / spread, (new - centre) / spread
+    center, spread = x.mean(dim=0), x.std(dim=0).clamp_min(1e-6)
+    x, new = (x - center) / spread, (new - center) / spread
     u, s, vt = torch.linalg.svd(x, full_matrices=False)
     middle = y.mean(dim=0)
     projected = u.T @ (y - middle)
@@ -37,7 +37,7 @@ def ridge(x: Float[Tensor, "n f"], y: Float[Tensor, "n k"], new: Float[Tensor, "
 
 
 def explained(x: Float[Tensor, "n f"], y: Float[Tensor, "n k"], learn: int) -> float:
-    """R² of a property on the rows after the first ``learn``, from which it was learnt; the mean over its columns."""
+    """R² of a property on the rows after the first ``learn``, from which it was learned; the mean over its columns."""
     error = (ridge(x[:learn], y[:learn], x[learn:]) - y[learn:]).square().sum(dim=0)
     return float((1 - error / (y[learn:] - y[learn:].mean(dim=0)).square().sum(dim=0)).mean())
 
@@ -49,7 +49,7 @@ def accuracy(x: Float[Tensor, "n f"], labels: Int[Tensor, " n"], learn: int) -> 
 
 
 def by_block(blocks: Sequence[Float[Tensor, "n f"]], known: Tensor) -> list[list[float]]:
-    """A row for each third of the pictures, predicted from the others: what is read off every block there.
+    """A row for each third of the images, predicted from the others: what is read off every block there.
 
     Classes (n,) are read as the share that is right, properties (n, k) as R².
     """
@@ -61,8 +61,8 @@ def by_block(blocks: Sequence[Float[Tensor, "n f"]], known: Tensor) -> list[list
 
 def edge_ways(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b 2"]:
     """Which way edges run on the whole: upright against level, one diagonal against the other; −1 to 1 each."""
-    grey = images.mean(dim=1)
-    down, across = grey[:, 1:, :-1] - grey[:, :-1, :-1], grey[:, :-1, 1:] - grey[:, :-1, :-1]
+    gray = images.mean(dim=1)
+    down, across = gray[:, 1:, :-1] - gray[:, :-1, :-1], gray[:, :-1, 1:] - gray[:, :-1, :-1]
     energy = (down.square() + across.square()).mean(dim=(1, 2)).clamp_min(1e-12)
     ways = (across.square() - down.square(), 2 * across * down)
     return torch.stack([way.mean(dim=(1, 2)) / energy for way in ways], dim=1)

@@ -1,4 +1,4 @@
-"""Real weights and real pictures: a trained DeiT-Tiny, what it is shown, and what its layers hold."""
+"""Real weights and real images: a trained DeiT-Tiny, what it is shown, and what its layers hold."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def deit_tiny(trial: Trial) -> ViT:
     return model.eval()
 
 
-def pictures(trial: Trial, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+def photos(trial: Trial, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """(images as DeiT-Tiny takes them, numbers of their classes): photos by chance, or drawn scenes without any."""
     if not trial.photos:
         return drawn(trial, "photos", count, seed=seed)
-    photos = open_data(trial.photos, valid_share=0.0).train
-    return prepared(photos, photos.order(seed, 0)[:count])
+    data = open_data(trial.photos, valid_share=0.0).train
+    return prepared(data, data.order(seed, 0)[:count])
 
 
 def drawn(trial: Trial, missing: str, count: int, *, seed: int = 0, size: int = 224) -> tuple[Tensor, Tensor]:
-    """Scenes of the library's own dataset in the place of pictures that were not given, which is noted."""
+    """Scenes of the library's own dataset in the place of images that were not given, which is noted."""
     note = f"no --{missing} given: scenes of simple shapes, drawn by the library, stood in"
     if note not in trial.left_out:
         trial.left_out.append(note)
@@ -57,13 +57,13 @@ def drawn(trial: Trial, missing: str, count: int, *, seed: int = 0, size: int = 
 
 
 def prepared(data: Dataset, chosen: Indices, *, size: int = 224) -> tuple[Tensor, Tensor]:
-    """Some pictures of a dataset, so many pixels a side, and their classes; unreadable ones are left out."""
+    """Some images of a dataset, so many pixels a side, and their classes; unreadable ones are left out."""
     batches = [batch for _, batch in EvaluationLoader(data, Preprocess((size, size))).part(chosen)]
     return torch.cat([batch.images for batch in batches]), torch.cat([values_of(batch) for batch in batches]).argmax(1)
 
 
 def traces(model: Backbone, images: Tensor, *what: What, size: int = 8) -> Iterator[Trace]:
-    """What ``vt.record`` keeps of the pictures, some at a time: attention is large."""
+    """What ``vt.record`` keeps of the images, some at a time: attention is large."""
     for some in images.split(size):
         with record(model, what=what or "weights") as trace, torch.no_grad():
             model(some)
@@ -71,7 +71,7 @@ def traces(model: Backbone, images: Tensor, *what: What, size: int = 8) -> Itera
 
 
 def block_features(model: ViT, images: Tensor) -> list[Tensor]:
-    """By block, (pictures, 2 d): the class token beside the mean of the patches."""
+    """By block, (images, 2 d): the class token beside the mean of the patches."""
     parts = [list(trace.stream.values()) for trace in traces(model, images, "stream", size=32)]
     streams = [torch.cat(same) for same in zip(*parts, strict=True)]
     return [torch.cat([x[:, 0], x[:, model.num_prefix :].mean(dim=1)], dim=1) for x in streams]

@@ -55,7 +55,7 @@ TIMM = FlatteningKeyMap(
     (
         *below("stages.0.downsample", "stem", STEM),
         *below("stages.{i}.downsample", "stages.{i}.downsample", STEP),
-        *below("stages.{i}.layers.{j}", "stages.{i}.blocks.{j}", TIMM_BLOCK),
+        *below("stages.{i}.blocks.{j}", "stages.{i}.blocks.{j}", TIMM_BLOCK),
         ("norm.{p}", "norm_pre.{p}"),
         ("pooled_norm.{p}", "head.norm.{p}"),
         ("head.{p}", "head.fc.{p}"),
@@ -67,7 +67,7 @@ ORIGINAL = KeyMap(
     (
         *below("stages.0.downsample", "downsample_layers.0", STEM),
         *below("stages.{i}.downsample", "downsample_layers.{i}", STEP),
-        *below("stages.{i}.layers.{j}", "stages.{i}.{j}", BLOCK),
+        *below("stages.{i}.blocks.{j}", "stages.{i}.{j}", BLOCK),
         ("pooled_norm.{p}", "norm.{p}"),
         ("head.{p}", "head.{p}"),
     ),
@@ -79,7 +79,7 @@ TRANSFORMERS = KeyMap(
         ("stages.0.downsample.embed.proj.{p}", "embeddings.patch_embeddings.{p}"),
         ("stages.0.downsample.norm.{p}", "embeddings.layernorm.{p}"),
         *below("stages.{i}.downsample", "encoder.stages.{i}.downsampling_layer", STEP),
-        *below("stages.{i}.layers.{j}", "encoder.stages.{i}.layers.{j}", BLOCK),
+        *below("stages.{i}.blocks.{j}", "encoder.stages.{i}.layers.{j}", BLOCK),
         ("pooled_norm.{p}", "layernorm.{p}"),
         ("head.{p}", "classifier.{p}"),
     ),
@@ -90,7 +90,7 @@ def torchvision(num_stages: int) -> KeyMap:
     """All in one row: the stem is 0, stages have odd numbers, the steps between them even ones."""
     names = [*below("stages.0.downsample", "features.0", STEM)]
     for stage in range(num_stages):
-        names += below(f"stages.{stage}.layers.{{i}}", f"features.{2 * stage + 1}.{{i}}", TORCHVISION_BLOCK)
+        names += below(f"stages.{stage}.blocks.{{i}}", f"features.{2 * stage + 1}.{{i}}", TORCHVISION_BLOCK)
     for stage in range(1, num_stages):
         names += below(f"stages.{stage}.downsample", f"features.{2 * stage}", STEP)
     names += [("pooled_norm.{p}", "classifier.0.{p}"), ("head.{p}", "classifier.2.{p}")]

@@ -10,7 +10,7 @@ PARTS = {"q": "query", "k": "key", "v": "value"}
 
 def hugging_face() -> tuple[tuple[str, Name], ...]:
     stage, embed = "encoder.stages.{i}", "encoder.stages.{i}.embedding.convolution_embeddings"
-    layer, ours = f"{stage}.layers.{{j}}", "stages.{i}.layers.{j}"
+    layer, ours = f"{stage}.layers.{{j}}", "stages.{i}.blocks.{j}"
     projections: list[tuple[str, Name]] = []
     for part, name in PARTS.items():
         conv = f"{layer}.attention.attention.convolution_projection_{name}.convolution_projection"
@@ -35,7 +35,7 @@ def hugging_face() -> tuple[tuple[str, Name], ...]:
 
 
 def original() -> tuple[tuple[str, Name], ...]:
-    layer, ours = "stage{i}.blocks.{j}", "stages.{i}.layers.{j}"
+    layer, ours = "stage{i}.blocks.{j}", "stages.{i}.blocks.{j}"
     projections: list[tuple[str, Name]] = []
     for part in PARTS:
         projections += [

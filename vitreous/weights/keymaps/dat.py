@@ -26,7 +26,7 @@ def reshaped(name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-OURS, THEIRS = "stages.{i}.layers.{j}", "stages.{i}.attns.{j}"
+OURS, THEIRS = "stages.{i}.blocks.{j}", "stages.{i}.attns.{j}"
 BLOCK: tuple[tuple[str, Name], ...] = (
     (f"{OURS}.mixer.qkv.{{p}}", f"{THEIRS}.proj_qkv.{{p}}"),
     (f"{OURS}.mixer.relative.table", f"{THEIRS}.(relative_position_bias_table|rpe_table)"),
@@ -44,7 +44,7 @@ BLOCK: tuple[tuple[str, Name], ...] = (
 def keymaps(config: DATConfig) -> tuple[KeyMap, ...]:
     norms = [
         (
-            f"stages.{stage}.layers.{block}.norm{which + 1}.{{p}}",
+            f"stages.{stage}.blocks.{block}.norm{which + 1}.{{p}}",
             f"stages.{stage}.layer_norms.{2 * block + which}.norm.{{p}}",
         )
         for stage, depth in enumerate(config.depths)

@@ -62,7 +62,7 @@ def last_blocks(config: EfficientFormerConfig, theirs: str, names: Names, *, fir
     return tuple(
         pair
         for index in range(start, end)
-        for pair in below(f"stages.{last}.layers.{index}", f"{theirs}.{index - start + first}", names)
+        for pair in below(f"stages.{last}.blocks.{index}", f"{theirs}.{index - start + first}", names)
     )
 
 
@@ -81,7 +81,7 @@ def timm(config: EfficientFormerConfig) -> KeyMap:
     names = (
         *stem_names("stem.conv1", "stem.norm1", "stem.conv2", "stem.norm2"),
         *last_blocks(config, f"stages.{last}.blocks", BLOCK, first=first),
-        *below("stages.{i}.layers.{j}", "stages.{i}.blocks.{j}", BLOCK),
+        *below("stages.{i}.blocks.{j}", "stages.{i}.blocks.{j}", BLOCK),
         ("stages.{i}.downsample.{rest}", "stages.{i}.downsample.{rest}"),
         ("norm.{p}", "norm.{p}"),
         ("head.{p}", "head.{p}"),
@@ -95,7 +95,7 @@ def original(config: EfficientFormerConfig) -> KeyMap:
     names = stem_names("patch_embed.0", "patch_embed.1", "patch_embed.3", "patch_embed.4")
     names += last_blocks(config, f"network.{2 * num_stages - 2}", BLOCK, first=first)
     for stage in range(num_stages):
-        names += below(f"stages.{stage}.layers.{{i}}", f"network.{2 * stage}.{{i}}", BLOCK)
+        names += below(f"stages.{stage}.blocks.{{i}}", f"network.{2 * stage}.{{i}}", BLOCK)
     for stage in range(1, num_stages):
         names += step_names(stage, f"network.{2 * stage - 1}", "proj")
     names += (("norm.{p}", "norm.{p}"), ("head.{p}", "head.{p}"))
@@ -111,7 +111,7 @@ def transformers(config: EfficientFormerConfig) -> KeyMap:
     for stage in range(last + 1):
         place = f"intermediate_stages.{2 * stage}" if stage < last else "last_stage"
         theirs = f"encoder.{place}.meta4D_layers.blocks.{{i}}"
-        names += below(f"stages.{stage}.layers.{{i}}", theirs, TRANSFORMERS_BLOCK)
+        names += below(f"stages.{stage}.blocks.{{i}}", theirs, TRANSFORMERS_BLOCK)
     for stage in range(1, last + 1):
         names += step_names(stage, f"encoder.intermediate_stages.{2 * stage - 1}", "projection")
     names += (("norm.{p}", "layernorm.{p}"), ("head.{p}", "classifier.{p}"))

@@ -68,7 +68,7 @@ def stage_names(stage: int, *, downsample: str, position: str, blocks: str) -> N
         *below(f"{ours}.downsample.pointwise", f"{downsample}.proj.1", REP),
         (f"{ours}.position.conv.{{p}}", f"{position}.(pos_enc|pe).{{p}}"),
         (f"{ours}.position.{{p}}", f"{position}.reparam_conv.{{p}}"),
-        *below(f"{ours}.layers.{{i}}", f"{blocks}.{{i}}", BLOCK),
+        *below(f"{ours}.blocks.{{i}}", f"{blocks}.{{i}}", BLOCK),
     )
 
 

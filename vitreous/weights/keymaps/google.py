@@ -29,18 +29,18 @@ def google_names() -> tuple[tuple[str, Name], ...]:
     ]
     for ours, theirs, parts in (
         ("stem.proj", "embedding", MATRIX),
-        ("layers.{i}.norm1", f"{BLOCK}/LayerNorm_0", NORM),
-        ("layers.{i}.mixer.proj", f"{ATTENTION}/out", MATRIX),
-        ("layers.{i}.norm2", f"{BLOCK}/LayerNorm_(1|2)", NORM),
-        ("layers.{i}.mlp.fc1", f"{BLOCK}/MlpBlock_(0|3)/Dense_0", MATRIX),
-        ("layers.{i}.mlp.fc2", f"{BLOCK}/MlpBlock_(0|3)/Dense_1", MATRIX),
+        ("blocks.{i}.norm1", f"{BLOCK}/LayerNorm_0", NORM),
+        ("blocks.{i}.mixer.proj", f"{ATTENTION}/out", MATRIX),
+        ("blocks.{i}.norm2", f"{BLOCK}/LayerNorm_(1|2)", NORM),
+        ("blocks.{i}.mlp.fc1", f"{BLOCK}/MlpBlock_(0|3)/Dense_0", MATRIX),
+        ("blocks.{i}.mlp.fc2", f"{BLOCK}/MlpBlock_(0|3)/Dense_1", MATRIX),
         ("norm", "Transformer/encoder_norm", NORM),
         ("head", "head", MATRIX),
     ):
         rows += [(f"{ours}.{mine}", f"{theirs}/{other}") for mine, other in parts.items()]
     for mine, other in MATRIX.items():
         rows.append(
-            (f"layers.{{i}}.mixer.qkv.{mine}", tuple(f"{ATTENTION}/{p}/{other}" for p in ("query", "key", "value")))
+            (f"blocks.{{i}}.mixer.qkv.{mine}", tuple(f"{ATTENTION}/{p}/{other}" for p in ("query", "key", "value")))
         )
     return tuple(rows)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from vitreous.models.metaformer import MetaFormerConfig
 from vitreous.weights.keymaps import KeyMap, Names, below
 
-OURS = "stages.{i}.layers.{j}"
+OURS = "stages.{i}.blocks.{j}"
 
 BLOCK: Names = (
     ("norm{side}.{p}", "norm(?P<side>1|2).{p}"),
@@ -71,7 +71,7 @@ def baselines(norm: str) -> KeyMap:
 def poolformer(norm: str, num_stages: int) -> KeyMap:
     names = [("stages.0.downsample.conv.{p}", "patch_embed.proj.{p}")]
     for stage in range(num_stages):
-        names += below(f"stages.{stage}.layers.{{j}}", f"network.{2 * stage}.{{j}}", BLOCK)
+        names += below(f"stages.{stage}.blocks.{{j}}", f"network.{2 * stage}.{{j}}", BLOCK)
     for stage in range(1, num_stages):
         names += [(f"stages.{stage}.downsample.conv.{{p}}", f"network.{2 * stage - 1}.proj.{{p}}")]
     names += [(f"{norm}.{{p}}", "norm.{p}"), ("head.{p}", "head.{p}")]

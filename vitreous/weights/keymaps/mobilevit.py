@@ -1,6 +1,6 @@
 """MobileViT as timm, transformers and the authors' repository (ml-cvnets) name it.
 
-The weights that transformers and the authors publish were trained on pictures with blue first and red last.
+The weights that transformers and the authors publish were trained on images with blue first and red last.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def keymap(
     for ours, theirs in blocks:
         add(BLOCK, f"{ours}.", f"{theirs}.", with_norm)
         add(INSIDE, f"{ours}.", f"{theirs}.", weights)
-        add(LAYER, f"{ours}.layers.{{j}}.", f"{theirs}.{layers}.", weights)
+        add(LAYER, f"{ours}.blocks.{{j}}.", f"{theirs}.{layers}.", weights)
     return KeyMap(source, tuple(names))
 
 

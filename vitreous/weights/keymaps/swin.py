@@ -37,7 +37,7 @@ TRANSFORMERS_BLOCK: Names = (
 
 def stage_names(stage: int, blocks: str, pairs: Names) -> Names:
     """The names in all blocks of a stage, which they call ``blocks``."""
-    return tuple((f"stages.{stage}.layers.{{i}}.{ours}", below(f"{blocks}.{{i}}", theirs)) for ours, theirs in pairs)
+    return tuple((f"stages.{stage}.blocks.{{i}}.{ours}", below(f"{blocks}.{{i}}", theirs)) for ours, theirs in pairs)
 
 
 def below(path: str, name: Name) -> Name:

@@ -26,35 +26,35 @@ def check_shape(patchify: Answer) -> None:
 
 def check_example(patchify: Answer) -> None:
     """The example of the task comes out."""
-    picture = torch.arange(16.0).reshape(1, 1, 4, 4)
-    found = patchify(picture, 2)
+    image = torch.arange(16.0).reshape(1, 1, 4, 4)
+    found = patchify(image, 2)
     mistakes = (
         (
-            rearrange(picture, "b c y x -> b c (y x)").reshape(1, 4, 4),
+            rearrange(image, "b c y x -> b c (y x)").reshape(1, 4, 4),
             "the pixels were only cut into rows of four, as they lie in memory: a patch takes 2 pixels of one row and "
             "2 of the row below it; split y and x into (rows, p) and (columns, p), and permute before you flatten",
         ),
         (
-            rearrange(picture, "b c (y p) (x q) -> b (x y) (c p q)", p=2, q=2),
+            rearrange(image, "b c (y p) (x q) -> b (x y) (c p q)", p=2, q=2),
             "the patches go down the columns; words on a page go along the rows: columns of patches must be the "
             "faster axis",
         ),
         (
-            rearrange(picture, "b c (y p) (x q) -> b (y x) (c q p)", p=2, q=2),
+            rearrange(image, "b c (y p) (x q) -> b (y x) (c q p)", p=2, q=2),
             "inside a patch the pixels go down the columns (patch 0 is [0, 4, 1, 5]): turn its two pixel axes round",
         ),
     )
-    agree(found, reference(picture, (2, 2)), "the example does not come out", mistakes)
+    agree(found, reference(image, (2, 2)), "the example does not come out", mistakes)
 
 
 def check_order_of_patches(patchify: Answer) -> None:
-    """In a picture that is not square, patches follow each other along the rows."""
+    """In an image that is not square, patches follow each other along the rows."""
     numbers = torch.arange(6.0).reshape(1, 1, 2, 3)
     found = patchify(F.interpolate(numbers, scale_factor=4), 4)
     inside = found.amax(dim=-1) != found.amin(dim=-1)
     if inside.any():
         raise Wrong(
-            "in a picture of 2 × 3 patches, each of one colour, a row of the answer mixes colours of several patches: "
+            "in an image of 2 × 3 patches, each of one color, a row of the answer mixes colors of several patches: "
             "does the reshape keep (rows, p) and (columns, p) apart, in this order, with rows = y/p and columns = x/p?"
         )
     if found[0, :, 0].tolist() == [0, 3, 1, 4, 2, 5]:
@@ -65,11 +65,11 @@ def check_order_of_patches(patchify: Answer) -> None:
 def check_order_of_channels(patchify: Answer) -> None:
     """Inside a patch, the pixels of one channel stand together."""
     images = torch.randn(1, 3, 4, 4)
-    colours_together = rearrange(images, "b c (y p) (x q) -> b (y x) (p q c)", p=2, q=2)
+    colors_together = rearrange(images, "b c (y p) (x q) -> b (y x) (p q c)", p=2, q=2)
     mistakes = (
         (
-            colours_together,
-            "the colours of each pixel stand together (red, green, blue, red, …); all of red comes first, then all of "
+            colors_together,
+            "the colors of each pixel stand together (red, green, blue, red, …); all of red comes first, then all of "
             "green: put the channel axis before the pixel axes of a patch",
         ),
     )
@@ -77,13 +77,13 @@ def check_order_of_channels(patchify: Answer) -> None:
 
 
 def check_batch(patchify: Answer) -> None:
-    """Every picture of a batch is cut by itself."""
+    """Every image of a batch is cut by itself."""
     images = torch.randn(3, 2, 4, 4)
     alone = torch.cat([reference(image[None], (2, 2)) for image in images])
     agree(
         patchify(images, 2),
         alone,
-        "alone and in a batch, a picture gives different patches: the batch axis was mixed in",
+        "alone and in a batch, an image gives different patches: the batch axis was mixed in",
     )
 
 

@@ -81,7 +81,7 @@ def check_large_numbers(attention: Answer) -> None:
 
 
 def check_batch(attention: Answer) -> None:
-    """Pictures and heads in front are kept apart."""
+    """Images and heads in front are kept apart."""
     q, k, v = (torch.randn(2, 3, tokens, 8) for tokens in (4, 5, 5))
     found = attention(q, k, v)
     shaped(found[0], (2, 3, 4, 8), "(…, n, e) of the output")

@@ -56,17 +56,17 @@ def check_largest_difference(equivariance_gap: Answer) -> None:
         mistakes = (
             (
                 0.0,
-                f"the second picture differs by {sign * 5:g} in one number, and the gap is 0: look at all pictures, "
+                f"the second image differs by {sign * 5:g} in one number, and the gap is 0: look at all images, "
                 f"and at absolute values",
             ),
             (5.0 / 24, "this is a mean; one wrong number among many must not be averaged away"),
             (25.0, "differences are squared: take absolute values"),
         )
-        equal(gap, 5.0, "the second picture differs by 5 in one number, which must be the gap", mistakes)
+        equal(gap, 5.0, "the second image differs by 5 in one number, which must be the gap", mistakes)
 
 
 def check_along_tokens(equivariance_gap: Answer) -> None:
-    """Tokens are shuffled, not their channels or the pictures."""
+    """Tokens are shuffled, not their channels or the images."""
     tokens = torch.randn(3, 3, 3)
     gap = numbered(equivariance_gap(lambda x: x * torch.tensor([1.0, 10.0, 100.0]), tokens, ORDER))
     if gap > 1e-4:
@@ -76,7 +76,7 @@ def check_along_tokens(equivariance_gap: Answer) -> None:
     gap = numbered(equivariance_gap(lambda x: x * torch.tensor([1.0, 10.0, 100.0])[:, None, None], tokens, ORDER))
     if gap > 1e-4:
         raise Wrong(
-            "a layer that treats every token alike gets a gap: whole pictures were shuffled; index axis 1, [:, order]"
+            "a layer that treats every token alike gets a gap: whole images were shuffled; index axis 1, [:, order]"
         )
 
 

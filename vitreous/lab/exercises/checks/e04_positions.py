@@ -13,7 +13,7 @@ from vitreous.layers.position import resample as reference
 def check_sincos_shape(sincos: Answer) -> None:
     """sincos: the shape is (rows · columns, dim)."""
     mistakes = {
-        (1, 6, 8): "leave out the axis of pictures",
+        (1, 6, 8): "leave out the axis of images",
         (2, 3, 8): "rows and columns are still two axes; flatten them into one",
         (8, 6): "the cells lie along the last axis; turn the two axes round",
         (6, 4): "half of the channels are missing: those of the rows and of the columns stand side by side, not added",
@@ -77,7 +77,7 @@ def check_resample_shape(resample: Answer) -> None:
     mistakes = {
         (24, 8): "the class row is gone; put it back in front",
         (8, 25): "tokens lie along the last axis: turn back to (cells, d)",
-        (1, 25, 8): "leave out the axis of pictures",
+        (1, 25, 8): "leave out the axis of images",
         (7, 8): "the table kept its old size: interpolate to new_grid",
     }
     shaped(resample(torch.randn(7, 8), (2, 3), (4, 6), 1), (25, 8), "(num_prefix + m, d)", mistakes)

@@ -19,7 +19,7 @@ def check_shape(self_attention: Answer) -> None:
     mistakes = {
         (2, 2, 5, 4): "the heads are still an axis of their own: put them side by side again",
         (2, 5, 4): "one head is missing, or the heads were added: put them side by side",
-        (5, 8): "the pictures are gone",
+        (5, 8): "the images are gone",
     }
     shaped(self_attention(torch.randn(2, 5, 8), layer.qkv, layer.proj, 2), (2, 5, 8), "(b, n, d)", mistakes)
 
@@ -86,12 +86,12 @@ def check_heads(self_attention: Answer) -> None:
         (attend(x, layer, num_heads=1), "there is one head only, over all channels: num_heads is not used"),
         (
             attend(x, layer, split="b n (three d) -> three b n d", cut=True),
-            "the (n, d) numbers of a picture were cut into h pieces as they lie in memory, which gives a head whole "
+            "the (n, d) numbers of an image were cut into h pieces as they lie in memory, which gives a head whole "
             "tokens: reshape to (b, n, h, k), then transpose",
         ),
         (
             attend(x, layer, split="b n (three d) -> three b n d", cut=True, flat=True),
-            "the (n, d) numbers of a picture were cut into h pieces as they lie in memory, and put together in the "
+            "the (n, d) numbers of an image were cut into h pieces as they lie in memory, and put together in the "
             "same way: reshape to (b, n, h, k), then transpose, and back",
         ),
     )
@@ -120,13 +120,13 @@ def check_joined(self_attention: Answer) -> None:
     blame(answered(self_attention, x, layer), mistakes)
 
 
-def check_pictures_apart(self_attention: Answer) -> None:
-    """What comes out for a picture does not depend on the others in its batch."""
+def check_images_apart(self_attention: Answer) -> None:
+    """What comes out for an image does not depend on the others in its batch."""
     x, layer = torch.randn(3, 5, 16), made(16, 4)
     together = self_attention(x, layer.qkv, layer.proj, 4)
     alone = self_attention(x[:1], layer.qkv, layer.proj, 4)
     if not alike(together[:1], alone):
-        raise Wrong("a picture's output changes with its batch: the attention runs across pictures; tokens are axis 1")
+        raise Wrong("an image's output changes with its batch: the attention runs across images; tokens are axis 1")
 
 
 def check_library(self_attention: Answer) -> None:

@@ -27,7 +27,7 @@ def check_example(block: Answer) -> None:
         (4.0, "the second sum is missing: x + mlp(…)"),
         (3.0, "both sums are missing: a branch is added to x"),
         (8.0, "the MLP reads the block's input: it must read x after attention was added"),
-        (6.0, "the stream itself was normalised (x = norm(x)): only what a branch reads is"),
+        (6.0, "the stream itself was normalized (x = norm(x)): only what a branch reads is"),
         (12.0, "the MLP comes first: attention, then MLP"),
     )
     equal(numbered(found.reshape(())), 10.0, "the example does not come out", mistakes)
@@ -57,7 +57,7 @@ def check_residual(block: Answer) -> None:
         raise Wrong("when both branches give 0, the block gives 0: the residual x + … is missing")
     normed = nn.LayerNorm(8)(x)
     mistakes = (
-        (normed, "when both branches give 0, the block gives norm(x): the stream itself must not be normalised"),
+        (normed, "when both branches give 0, the block gives norm(x): the stream itself must not be normalized"),
     )
     agree(found, x, "when both branches give 0, the block must give x", mistakes)
 

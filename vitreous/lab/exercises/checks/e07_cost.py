@@ -103,7 +103,7 @@ def parameter_parts(image: int, p: int, d: int, depth: int, classes: int) -> dic
         "the biases of the head, K": classes,
         "the head, D·K + K": d * classes + classes,
         "the patch projection, 3·p·p·D + D": 3 * p * p * d + d,
-        "two of the three colours": 2 * p * p * d,
+        "two of the three colors": 2 * p * p * d,
         "half of the MLP (D → 4D and 4D → D are two layers)": depth * (4 * d * d + d),
     }
 
@@ -120,7 +120,7 @@ def mac_parts(image: int, p: int, d: int, depth: int, classes: int) -> dict[str,
         "half of the MLP (D → 4D and 4D → D are two layers)": depth * 4 * n * d * d,
         "the patch projection, P·3·p·p·D": patches * 3 * p * p * d,
         "the projection of one patch (the class token is not projected from pixels)": 3 * p * p * d,
-        "two of the three colours": patches * 2 * p * p * d,
+        "two of the three colors": patches * 2 * p * p * d,
         "the head, D·K": d * classes,
         "the head at all patches (it reads the class token alone)": patches * d * classes,
     }

@@ -68,7 +68,7 @@ def check_distance_example(mean_distance: Answer) -> None:
     """mean_distance: the example of the task comes out."""
     weights = torch.tensor([[[0.0, 0, 1], [0, 1, 0], [1 / 3, 1 / 3, 1 / 3]]])
     mistakes = (
-        (torch.tensor([3.0]), "3 is the sum over queries: it would grow with the picture; take the mean"),
+        (torch.tensor([3.0]), "3 is the sum over queries: it would grow with the image; take the mean"),
         (torch.tensor([(4 + 0 + 5 / 3) / 3]), "the distances are squared: take the root"),
         (
             torch.tensor([1 / 3]),

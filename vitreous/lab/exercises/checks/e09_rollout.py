@@ -14,7 +14,7 @@ def check_rollout_shape(rollout: Answer) -> None:
     """rollout: the shape is (b, n, n)."""
     mistakes = {
         (2, 3, 5, 5): "the heads are still there: take their mean",
-        (5, 5): "the pictures are gone: average over heads, axis 1, only",
+        (5, 5): "the images are gone: average over heads, axis 1, only",
     }
     shaped(rollout(layers(4)), (2, 5, 5), "(b, n, n)", mistakes)
 
@@ -129,7 +129,7 @@ def check_map_row(class_map: Answer) -> None:
 
 
 def layers(depth: int, *, tokens: int = 5) -> list[Tensor]:
-    """Attention of two pictures, three heads."""
+    """Attention of two images, three heads."""
     return [(2 * torch.randn(2, 3, tokens, tokens)).softmax(-1) for _ in range(depth)]
 
 

@@ -21,8 +21,8 @@ def check_shape(TinyViT: Answer) -> None:
     mistakes = {
         (3, 17, 4): "the head read all tokens: give it the class token alone, x[:, 0]",
         (3, 16, 4): "the head read all patches: give it the class token alone",
-        (4,): "the pictures are gone: x[:, 0] is token 0 of every picture, x[0] is the first picture",
-        (17, 4): "x[0] is the first picture; x[:, 0] is token 0 of every picture",
+        (4,): "the images are gone: x[:, 0] is token 0 of every image, x[0] is the first image",
+        (17, 4): "x[0] is the first image; x[:, 0] is token 0 of every image",
         (3, 32): "the head is missing",
     }
     shaped(made(TinyViT)(torch.randn(3, 3, 16, 16)), (3, 4), "(b, classes)", mistakes)
@@ -38,7 +38,7 @@ def check_every_part_counts(TinyViT: Answer) -> None:
         ),
         (
             through(model, images, norm=False),
-            "the final norm is missing: with Pre-LN nothing else normalises the stream",
+            "the final norm is missing: with Pre-LN nothing else normalizes the stream",
         ),
         (through(model, images, depth=0), "the blocks are not used"),
         (through(model, images, depth=1), "only the first block is used: go through all of them"),
@@ -73,15 +73,15 @@ def check_logits(TinyViT: Answer) -> None:
     """TinyViT: logits come out, not probabilities."""
     found = made(TinyViT)(torch.randn(3, 3, 16, 16))
     if alike(found.sum(-1), torch.ones(3)) and found.min() >= 0:
-        raise Wrong("the outputs of a picture sum to 1: leave out the softmax, cross-entropy has its own")
+        raise Wrong("the outputs of an image sum to 1: leave out the softmax, cross-entropy has its own")
     if alike(found.exp().sum(-1), torch.ones(3)):
         raise Wrong("these are logarithms of probabilities: leave out log_softmax, cross-entropy has its own")
 
 
-def check_pictures_apart(TinyViT: Answer) -> None:
-    """TinyViT: a picture's logits do not depend on its batch."""
+def check_images_apart(TinyViT: Answer) -> None:
+    """TinyViT: an image's logits do not depend on its batch."""
     model, images = made(TinyViT), torch.randn(3, 3, 16, 16)
-    agree(model(images)[:1], model(images[:1]), "alone and in a batch a picture gets different logits")
+    agree(model(images)[:1], model(images[:1]), "alone and in a batch an image gets different logits")
 
 
 def check_library(TinyViT: Answer) -> None:
@@ -103,7 +103,7 @@ def check_loss(train_step: Answer) -> None:
             F.cross_entropy(logits.softmax(-1), labels).item(),
             "softmax was taken before cross-entropy, which does that itself",
         ),
-        (F.cross_entropy(logits, labels, reduction="sum").item(), "the loss is a sum over pictures: take their mean"),
+        (F.cross_entropy(logits, labels, reduction="sum").item(), "the loss is a sum over images: take their mean"),
     )
     nn.init.zeros_(model.bias)
     equal(
@@ -132,17 +132,17 @@ def check_step(train_step: Answer) -> None:
 
 
 def check_learns(TinyViT: Answer, train_step: Answer) -> None:
-    """Your ViT learns which quarter of a picture is bright."""
+    """Your ViT learns which quarter of an image is bright."""
     model = TinyViT(depth=2, **SIZES)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(60):
-        numbered(train_step(model, optimiser, *quarters(32)))
+        numbered(train_step(model, optimizer, *quarters(32)))
     images, labels = quarters(256)
     with torch.no_grad():
         accuracy = (model(images).argmax(1) == labels).float().mean().item()
     if accuracy < 0.9:
         raise Wrong(
-            f"after 60 steps it names {accuracy:.0%} of new pictures rightly, guessing gives 25 %: do positions reach "
+            f"after 60 steps it names {accuracy:.0%} of new images rightly, guessing gives 25 %: do positions reach "
             f"the tokens, is the class token read, do the weights move?"
         )
 
@@ -192,7 +192,7 @@ def twin(model: Any) -> ViT:
         "stem.proj.bias": model.project.bias,
         "class_token": model.class_token,
         "position.table": model.positions,
-        **{f"layers.{name}": value for name, value in model.blocks.state_dict().items()},
+        **{f"blocks.{name}": value for name, value in model.blocks.state_dict().items()},
         **{
             f"{name}.{key}": value
             for name in ("norm", "head")
@@ -208,21 +208,21 @@ def twin(model: Any) -> ViT:
 
 def stepped(train_step: Answer, model: nn.Module) -> float:
     """The loss that one step with plain gradient descent reports."""
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
-    return numbered(train_step(model, optimiser, 3 * torch.eye(2), torch.tensor([0, 1])))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    return numbered(train_step(model, optimizer, 3 * torch.eye(2), torch.tensor([0, 1])))
 
 
 def descend(model: nn.Linear, *, forget: bool) -> None:
     """The same step done rightly; without ``forget`` on top of the gradients that are there."""
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     if forget:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
     F.cross_entropy(model(3 * torch.eye(2)), torch.tensor([0, 1])).backward()
-    optimiser.step()
+    optimizer.step()
 
 
 def quarters(count: int) -> tuple[Tensor, Tensor]:
-    """Noisy pictures of which one quarter is bright, and which quarter it is."""
+    """Noisy images of which one quarter is bright, and which quarter it is."""
     labels = torch.randint(4, (count,))
     bright = F.one_hot(labels, 4).float().reshape(-1, 1, 2, 2)
     return 0.5 * torch.randn(count, 3, 16, 16) + 2 * F.interpolate(bright, scale_factor=8), labels

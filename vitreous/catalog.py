@@ -1,9 +1,9 @@
 """Every model at a glance: its size, its cost, where it comes from, which public weights fit.
 
-The numbers lie beside this file, in ``catalogue.json``, since working them all out takes a minute; a test does it and
+The numbers lie beside this file, in ``catalog.json``, since working them all out takes a minute; a test does it and
 compares. After adding a model:
 
-    python -m vitreous.catalogue
+    python -m vitreous.catalog
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Entry:
     accuracy: Accuracy | None  # the best of those in weights/accuracy.py
 
 
-def catalogue(
+def catalog(
     pattern: str = "*",
     *,
     family: str = "",
@@ -49,7 +49,7 @@ def catalogue(
 ) -> list[Entry]:
     """The models whose name matches a shell pattern, filtered and sorted.
 
-    >>> [entry.name for entry in catalogue(max_parameters=6e6, with_weights=True, order="accuracy")]
+    >>> [entry.name for entry in catalog(max_parameters=6e6, with_weights=True, order="accuracy")]
     """
     if order not in KEYS:
         raise ValueError(f"order must be one of {', '.join(KEYS)}, got {order!r}")

@@ -1,4 +1,4 @@
-"""What predict and embed share: finding pictures, showing progress, reporting what was skipped."""
+"""What predict and embed share: finding images, showing progress, reporting what was skipped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitreous.files import digest, file_digest
 
 T = TypeVar("T")
 Weights = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="WEIGHTS")]
-Pictures = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PICTURES…")]
+Images = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES…")]
 
 
 def make_predictor(
@@ -40,7 +40,7 @@ def with_progress(answers: Iterable[T], total: int, already: int = 0) -> Iterato
     """The answers as they come, with a bar on stderr where somebody is watching."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=total < 2 or not err.is_terminal) as bar:
-        task = bar.add_task("pictures", total=total, completed=already)
+        task = bar.add_task("images", total=total, completed=already)
         for answer in answers:
             yield answer
             bar.advance(task)

@@ -1,6 +1,6 @@
-"""What integers cost in accuracy: one model on labelled photos, in ever fewer bits.
+"""What integers cost in accuracy: one model on labeled photos, in ever fewer bits.
 
-    python -m benchmarks.quantisation deit_tiny_16 --weights deit_tiny.safetensors --photos FOLDER --classes FILE
+    python -m benchmarks.quantization deit_tiny_16 --weights deit_tiny.safetensors --photos FOLDER --classes FILE
 
 FOLDER has a folder of photos for every class, called by its WordNet id; FILE is the well-known JSON that lists the
 1,000 classes as {"0": ["n01440764", "tench"], …}. A few of the photos also calibrate what needs it.
@@ -43,8 +43,8 @@ class Settings:
 def read_photos(settings: Settings, transform: Callable[[Image.Image], Tensor]) -> tuple[Tensor, Tensor]:
     numbers = {wnid: int(number) for number, (wnid, _) in json.loads(settings.classes.read_text()).items()}
     paths = sorted(path for path in settings.photos.rglob("*") if path.parent.name in numbers)
-    pictures = [transform(Image.open(path).convert("RGB")) for path in track(paths, "Reading photos")]
-    return torch.stack(pictures), torch.tensor([numbers[path.parent.name] for path in paths])
+    images = [transform(Image.open(path).convert("RGB")) for path in track(paths, "Reading photos")]
+    return torch.stack(images), torch.tensor([numbers[path.parent.name] for path in paths])
 
 
 def naive(model: nn.Module, few: Tensor) -> nn.Module:
@@ -117,7 +117,7 @@ def main(settings: Settings) -> None:
     for name, row in results.items():
         print(f"{name:{width}}  {row['accuracy']:8.1%}  {row['agreement']:11.1%}  {row['error']:11.2%}")
     if settings.json:
-        write_record(settings.json, "benchmarks.quantisation", settings.seed, photos=len(photos), results=results)
+        write_record(settings.json, "benchmarks.quantization", settings.seed, photos=len(photos), results=results)
 
 
 if __name__ == "__main__":

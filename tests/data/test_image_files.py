@@ -1,4 +1,4 @@
-"""Pictures of every odd kind open upright in 8 bits; what cannot be opened says why."""
+"""Images of every odd kind open upright in 8 bits; what cannot be opened says why."""
 
 import struct
 import zlib
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.data.pictures import BadPicture, find_pictures, open_picture
+from vitreous.data.image_files import BadImage, find_images, open_image
 
 GRADIENT = np.linspace(0, 255, 40 * 30).reshape(30, 40)
 
@@ -18,15 +18,15 @@ def rgb():
 
 KINDS = {
     "rgb.png": lambda: rgb(),
-    "grey.png": lambda: rgb().convert("L"),
+    "gray.png": lambda: rgb().convert("L"),
     "black-and-white.png": lambda: rgb().convert("1"),
     "palette.png": lambda: rgb().convert("P"),
     "alpha.png": lambda: rgb().convert("RGBA"),
-    "grey-alpha.png": lambda: rgb().convert("LA"),
+    "gray-alpha.png": lambda: rgb().convert("LA"),
     "cmyk.jpg": lambda: rgb().convert("CMYK"),
     "photo.jpeg": lambda: rgb(),
-    "picture.webp": lambda: rgb(),
-    "picture.bmp": lambda: rgb(),
+    "image.webp": lambda: rgb(),
+    "image.bmp": lambda: rgb(),
     "sixteen.png": lambda: Image.fromarray((GRADIENT * 257).astype(np.uint16)),
     "sixteen.tiff": lambda: Image.fromarray((GRADIENT * 257).astype(np.uint16)),
     "float.tiff": lambda: Image.fromarray(GRADIENT.astype(np.float32)),
@@ -37,23 +37,23 @@ KINDS = {
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_opens(tmp_path, name):
     KINDS[name]().save(tmp_path / name)
-    picture = open_picture(tmp_path / name)
-    assert picture.mode in ("RGB", "L")
-    assert picture.size == (40, 30)
-    pixels = np.asarray(picture)
+    image = open_image(tmp_path / name)
+    assert image.mode in ("RGB", "L")
+    assert image.size == (40, 30)
+    pixels = np.asarray(image)
     assert pixels.max() - pixels.min() > 200  # nothing was clipped to one end
 
 
 @pytest.mark.parametrize("name", ["sixteen.png", "sixteen.tiff", "float.tiff"])
 def test_deep_pixels_keep_their_shades(tmp_path, name):
     KINDS[name]().save(tmp_path / name)
-    assert np.abs(np.asarray(open_picture(tmp_path / name)).astype(float) - GRADIENT).max() <= 1.5
+    assert np.abs(np.asarray(open_image(tmp_path / name)).astype(float) - GRADIENT).max() <= 1.5
 
 
 def test_transparency_lies_over_white(tmp_path):
-    picture = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
-    picture.save(tmp_path / "clear.png")
-    assert open_picture(tmp_path / "clear.png").getpixel((0, 0)) == (255, 255, 255)
+    image = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
+    image.save(tmp_path / "clear.png")
+    assert open_image(tmp_path / "clear.png").getpixel((0, 0)) == (255, 255, 255)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -62,13 +62,13 @@ def test_cameras_that_lie_on_their_side(tmp_path, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     rgb().save(tmp_path / "photo.jpg", exif=exif)
-    assert open_picture(tmp_path / "photo.jpg").size == ((30, 40) if orientation >= 5 else (40, 30))
+    assert open_image(tmp_path / "photo.jpg").size == ((30, 40) if orientation >= 5 else (40, 30))
 
 
 def test_animations_show_their_first_frame(tmp_path):
-    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    frames = [Image.new("RGB", (8, 8), color) for color in ("red", "blue")]
     frames[0].save(tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
-    red, _, blue = open_picture(tmp_path / "moving.gif").getpixel((0, 0))
+    red, _, blue = open_image(tmp_path / "moving.gif").getpixel((0, 0))
     assert red > 200
     assert blue < 50
 
@@ -78,7 +78,7 @@ def spoil(tmp_path, kind):
     rgb().save(path)
     content = path.read_bytes()
     contents = {
-        "text": b"this is no picture at all",
+        "text": b"this is no image at all",
         "empty": b"",
         "truncated": content[: len(content) // 2],
         "start flipped": bytes([content[0] ^ 255]) + content[1:],
@@ -90,15 +90,15 @@ def spoil(tmp_path, kind):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("text", "not a picture"),
+        ("text", "not an image"),
         ("empty", "the file is empty"),
         ("truncated", "damaged"),
-        ("start flipped", "not a picture"),
+        ("start flipped", "not an image"),
     ],
 )
 def test_bad_files_say_why(tmp_path, kind, message):
-    with pytest.raises(BadPicture, match=message) as caught:
-        open_picture(spoil(tmp_path, kind))
+    with pytest.raises(BadImage, match=message) as caught:
+        open_image(spoil(tmp_path, kind))
     assert str(tmp_path) not in str(caught.value)
 
 
@@ -108,29 +108,29 @@ def test_a_bomb_is_not_decoded(tmp_path):
     chunks = [header, b"IDAT" + zlib.compress(bytes(1000)), b"IEND"]
     content = b"".join(struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks)
     (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + content)
-    with pytest.raises(BadPicture, match=r"too many pixels|more than"):
-        open_picture(tmp_path / "bomb.png")
+    with pytest.raises(BadImage, match=r"too many pixels|more than"):
+        open_image(tmp_path / "bomb.png")
 
 
 def test_missing_files_and_folders(tmp_path):
-    with pytest.raises(BadPicture, match="no such file"):
-        open_picture(tmp_path / "nowhere.jpg")
-    with pytest.raises(BadPicture, match="it is no file"):
-        open_picture(tmp_path)
+    with pytest.raises(BadImage, match="no such file"):
+        open_image(tmp_path / "nowhere.jpg")
+    with pytest.raises(BadImage, match="it is no file"):
+        open_image(tmp_path)
 
 
 def test_finding(tmp_path):
     for name in ("b.jpg", "a.jpg", "deep/c.png", ".hidden.jpg", ".git/d.jpg", "notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    names = [str(path.relative_to(tmp_path)) for path in find_pictures([tmp_path])]
+    names = [str(path.relative_to(tmp_path)) for path in find_images([tmp_path])]
     assert names == ["a.jpg", "b.jpg", "deep/c.png", "notes.txt"]
-    assert [path.name for path in find_pictures([f"{tmp_path}/*.jpg", tmp_path / "a.jpg"])] == ["a.jpg", "b.jpg"]
-    assert [path.name for path in find_pictures([tmp_path / "missing.jpg"])] == ["missing.jpg"]
+    assert [path.name for path in find_images([f"{tmp_path}/*.jpg", tmp_path / "a.jpg"])] == ["a.jpg", "b.jpg"]
+    assert [path.name for path in find_images([tmp_path / "missing.jpg"])] == ["missing.jpg"]
     (tmp_path / "odd[1].jpg").touch()
-    assert [path.name for path in find_pictures([tmp_path / "odd[1].jpg"])] == ["odd[1].jpg"]
+    assert [path.name for path in find_images([tmp_path / "odd[1].jpg"])] == ["odd[1].jpg"]
     with pytest.raises(ValueError, match="no file matches"):
-        find_pictures([f"{tmp_path}/*.gif"])
+        find_images([f"{tmp_path}/*.gif"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no pictures found"):
-        find_pictures([tmp_path / "empty"])
+    with pytest.raises(ValueError, match="no images found"):
+        find_images([tmp_path / "empty"])

@@ -1,4 +1,4 @@
-"""Pictures from anywhere: found by path, folder or glob, and opened whatever odd format they have."""
+"""Images from anywhere: found by path, folder or glob, and opened whatever odd format they have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAIN = {errno.ENOENT: "there is no such file", errno.EISDIR: "it is no file"}
 STRIP = 2**20  # pixels that are worked on at once where each takes many bytes
 
 
-class BadPicture(ValueError):
+class BadImage(ValueError):
     """A file that cannot be shown to a model, with the reason."""
 
     def __init__(self, message: str, reason: str | None = None) -> None:
@@ -28,7 +28,7 @@ class BadPicture(ValueError):
         self.reason = reason or message
 
 
-def find_pictures(sources: Iterable[str | os.PathLike[str]]) -> list[Path]:
+def find_images(sources: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Files as given, every file below a folder (hidden ones left out), every match of a glob; sorted, none twice.
 
     Pipes, devices and links that lead nowhere are among them, so that whoever opens them says why it cannot.
@@ -49,7 +49,7 @@ def find_pictures(sources: Iterable[str | os.PathLike[str]]) -> list[Path]:
                 )
             found |= dict.fromkeys(matches)
     if not found:
-        raise ValueError("no pictures found: give files, a folder that holds some, or a pattern such as 'photos/*.jpg'")
+        raise ValueError("no images found: give files, a folder that holds some, or a pattern such as 'photos/*.jpg'")
     return list(found)
 
 
@@ -85,32 +85,32 @@ def fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(parts) and fnmatch.fnmatch(parts[0], pattern[0]) and fits(parts[1:], pattern[1:])
 
 
-def open_picture(path: str | os.PathLike[str]) -> Image.Image:
-    """The first frame, upright and in 8 bits: RGB or grey, transparency laid over white. Else :class:`BadPicture`."""
+def open_image(path: str | os.PathLike[str]) -> Image.Image:
+    """The first frame, upright and in 8 bits: RGB or gray, transparency laid over white. Else :class:`BadImage`."""
     try:
         file = open_file(path)
     except CannotRead as error:
-        raise BadPicture(PLAIN.get(error.errno or 0) or str(error.strerror)) from None
+        raise BadImage(PLAIN.get(error.errno or 0) or str(error.strerror)) from None
     with file:
         if os.fstat(file.fileno()).st_size == 0:
-            raise BadPicture("the file is empty")
+            raise BadImage("the file is empty")
         return decoded(file)
 
 
 def decoded(file: IO[bytes]) -> Image.Image:
-    """The image of an open file, as :func:`open_picture` gives it."""
+    """The image of an open file, as :func:`open_image` gives it."""
     try:
-        with Image.open(file) as picture:  # Pillow itself refuses pictures of more than 179 million pixels
-            if picture.format == "EPS":
-                raise BadPicture("PostScript is a program, which is not run; save it as PNG")
-            picture.seek(0)
-            picture.load()
-            return standard(picture)
-    except BadPicture:
+        with Image.open(file) as image:  # Pillow itself refuses images of more than 179 million pixels
+            if image.format == "EPS":
+                raise BadImage("PostScript is a program, which is not run; save it as PNG")
+            image.seek(0)
+            image.load()
+            return standard(image)
+    except BadImage:
         raise
     except Exception as error:  # Pillow's decoders raise whatever comes to hand on damaged files
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadPicture(plain_reason(reason)) from None
+        raise BadImage(plain_reason(reason)) from None
 
 
 def printable(path: str | os.PathLike[str]) -> str:
@@ -118,37 +118,37 @@ def printable(path: str | os.PathLike[str]) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def standard(picture: Image.Image) -> Image.Image:
-    """Upright, in 8 bits, RGB or grey; what shines through lies over white."""
-    picture = ImageOps.exif_transpose(picture)
-    if picture.mode.startswith(("I", "F")):
-        return from_deep_pixels(picture)
-    if "A" in picture.getbands() or "transparency" in picture.info:
-        layered = picture.convert("RGBA")
+def standard(image: Image.Image) -> Image.Image:
+    """Upright, in 8 bits, RGB or gray; what shines through lies over white."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith(("I", "F")):
+        return from_deep_pixels(image)
+    if "A" in image.getbands() or "transparency" in image.info:
+        layered = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layered.size, "white"), layered).convert("RGB")
-    mode = "L" if picture.mode in ("1", "L") else "RGB"
-    return picture if picture.mode == mode else picture.convert(mode)
+    mode = "L" if image.mode in ("1", "L") else "RGB"
+    return image if image.mode == mode else image.convert(mode)
 
 
-def from_deep_pixels(picture: Image.Image) -> Image.Image:
+def from_deep_pixels(image: Image.Image) -> Image.Image:
     """16 bits, also in wider pixels, hold 0 … 65,535; others have no agreed range, so their own is stretched."""
-    ends = [(values.min(), values.max()) for _, values in strips(picture)]
+    ends = [(values.min(), values.max()) for _, values in strips(image)]
     low, high = min(low for low, _ in ends), max(high for _, high in ends)
     high = max(high, low + 1e-12)
-    if picture.mode.startswith("I;16") or 255 < high <= 65_535:
+    if image.mode.startswith("I;16") or 255 < high <= 65_535:
         low, high = 0.0, 65_535.0
-    shades = np.empty((picture.height, picture.width), dtype=np.uint8)
-    for rows, values in strips(picture):
+    shades = np.empty((image.height, image.width), dtype=np.uint8)
+    for rows, values in strips(image):
         shades[rows] = np.clip((values - low) / (high - low) * 255, 0, 255)
     return Image.fromarray(shades)
 
 
-def strips(picture: Image.Image) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+def strips(image: Image.Image) -> Iterator[tuple[slice, NDArray[np.float64]]]:
     """Some rows at a time, as numbers: eight bytes for every pixel of a large image would not fit into memory."""
-    tall = max(1, STRIP // picture.width)
-    for top in range(0, picture.height, tall):
-        rows = slice(top, min(top + tall, picture.height))
-        values = np.asarray(picture.crop((0, rows.start, picture.width, rows.stop)))
+    tall = max(1, STRIP // image.width)
+    for top in range(0, image.height, tall):
+        rows = slice(top, min(top + tall, image.height))
+        values = np.asarray(image.crop((0, rows.start, image.width, rows.stop)))
         with np.errstate(invalid="ignore"):  # of a damaged file's numbers that are none
             numbers = values.astype(np.float64)
         yield rows, np.nan_to_num(numbers)
@@ -157,7 +157,7 @@ def strips(picture: Image.Image) -> Iterator[tuple[slice, NDArray[np.float64]]]:
 def plain_reason(reason: str) -> str:
     """Pillow's words, made plain."""
     if "cannot identify image file" in reason:
-        return "not a picture, or damaged at its start"
+        return "not an image, or damaged at its start"
     if "decompression bomb" in reason.lower() or "exceeds limit" in reason:
         return f"it claims to have too many pixels ({reason})"
     return f"damaged ({reason})"

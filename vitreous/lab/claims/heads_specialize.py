@@ -14,7 +14,7 @@ from vitreous.explain.faithfulness import compare_methods
 from vitreous.explain.score import class_score
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import Estimate, bootstrap, exactly
-from vitreous.lab.instruments.real import deit_tiny, pictures, traces
+from vitreous.lab.instruments.real import deit_tiny, photos, traces
 from vitreous.lab.prediction import AtLeast, AtMost, Near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
@@ -22,7 +22,7 @@ from vitreous.models import create_model
 from vitreous.models.vit import ViT
 
 CLAIM = Claim(
-    title="Heads specialise, and the class token finds what matters",
+    title="Heads specialize, and the class token finds what matters",
     statement="Each head of a layer learns a kind of relationship of its own. The class token attends to the patches "
     "that are most discriminative for the classification.",
     sources=(Source.DEEP_DIVE, Source.PIXELS),
@@ -33,7 +33,7 @@ CLAIM = Claim(
     "costs the answer more than hiding others.",
     right_formula="",
     meaning="Heads of the last blocks may be candidates for pruning or sharing (not tested here). The class token's "
-    "map is a fair first answer to where a model looks; compare it with random patches on your own pictures before you "
+    "map is a fair first answer to where a model looks; compare it with random patches on your own images before you "
     "rely on it.",
 )
 HALFWAY = 0.5  # from heads that share nothing, whose cosine is 0, to those of an untrained model, which all look alike
@@ -61,7 +61,7 @@ def cases(trial: Trial) -> Iterator[Case]:
             right=Near(right(shared, 8), 1e-5),
         )
     if trial.has("weights"):
-        images, _ = pictures(trial, trial.choose(4, 24))
+        images, _ = photos(trial, trial.choose(4, 24))
         model = deit_tiny(trial)
         yield from about_heads(model, images)
         yield from about_the_class_token(model, trial)
@@ -75,7 +75,7 @@ def about_heads(model: ViT, images: Tensor) -> Iterator[Case]:
         bound = AtMost(HALFWAY * float(fresh.mean()))
         yield Case(f"DeiT-Tiny, {name} four blocks: cosine of two heads of a layer", found, document=bound)
     yield Case(
-        "DeiT-Tiny: a head in two pictures more alike than two heads in one, cosine",
+        "DeiT-Tiny: a head in two images more alike than two heads in one, cosine",
         steadiness(model, images),
         document=AtLeast(0.0),
     )
@@ -94,7 +94,7 @@ def mean(values: Tensor) -> Estimate:
 
 
 def by_layer(model: ViT, images: Tensor) -> Tensor:
-    """(pictures, layers): the mean cosine of two heads of a layer."""
+    """(images, layers): the mean cosine of two heads of a layer."""
     found = []
     for trace in traces(model, images):
         layers = [others(measures.head_similarity([whole])) for whole in trace.whole().values()]
@@ -109,7 +109,7 @@ def others(similarity: Tensor) -> Tensor:
 
 
 def steadiness(model: ViT, images: Tensor) -> Estimate:
-    """Cosine of one head in two pictures, less that of two heads in one picture; the interval is over heads."""
+    """Cosine of one head in two images, less that of two heads in one image; the interval is over heads."""
     rows = []
     for trace in traces(model, images, size=2):
         for whole in trace.whole().values():
@@ -117,12 +117,12 @@ def steadiness(model: ViT, images: Tensor) -> Estimate:
             heads = whole.shape[1]
             same, across = both[:heads, heads:].diagonal(), (both[:heads, :heads].sum(1) - 1) / (heads - 1)
             rows.append(same - across)
-    return mean(torch.stack(rows).unflatten(0, (-1, len(model.blocks()))).mean(dim=0).flatten())
+    return mean(torch.stack(rows).unflatten(0, (-1, len(model.blocks))).mean(dim=0).flatten())
 
 
 def about_the_class_token(model: ViT, trial: Trial) -> Iterator[Case]:
     """How fast the answer's probability falls while patches are hidden, against patches chosen at random."""
-    images, _ = pictures(trial, trial.choose(4, 32), seed=1)
+    images, _ = photos(trial, trial.choose(4, 32), seed=1)
     with torch.no_grad():
         answers = model(images).argmax(dim=1)
     methods = {"class attention": METHODS["class attention"]}

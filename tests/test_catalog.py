@@ -1,39 +1,39 @@
-"""The catalogue: complete, recomputed, filtered and sorted."""
+"""The catalog: complete, recomputed, filtered and sorted."""
 
 import pytest
 
 from tests.family import others_slowly
-from vitreous.catalogue import catalogue, entry, measured, recorded
+from vitreous.catalog import catalog, entry, measured, recorded
 from vitreous.models import FAMILIES, MODELS, paper_of
 from vitreous.weights.accuracy import PUBLISHED_ACCURACY, best
 
 
 def test_every_model_is_recorded_in_the_order_of_the_table():
-    assert list(recorded()) == list(MODELS), "python -m vitreous.catalogue writes it anew"
+    assert list(recorded()) == list(MODELS), "python -m vitreous.catalog writes it anew"
 
 
 @pytest.mark.parametrize("name", others_slowly(MODELS, quick=("vit_tiny_16", "swin_tiny", "mobilevit_xxs", "resnet18")))
 def test_what_is_recorded_is_so(name):
-    assert measured(name) == recorded()[name], "python -m vitreous.catalogue writes it anew"
+    assert measured(name) == recorded()[name], "python -m vitreous.catalog writes it anew"
 
 
 def test_filters_and_order():
-    small = catalogue("*", max_parameters=6e6, max_macs=2e9, with_weights=True, order="accuracy")
+    small = catalog("*", max_parameters=6e6, max_macs=2e9, with_weights=True, order="accuracy")
     assert small
     assert all(one.parameters <= 6e6 and one.macs <= 2e9 and one.weights for one in small)
     top1 = [one.accuracy.top1 for one in small if one.accuracy]
     assert top1 == sorted(top1, reverse=True)
     assert not any(one.accuracy for one in small[len(top1) :])
-    sizes = [one.parameters for one in catalogue(order="parameters")]
+    sizes = [one.parameters for one in catalog(order="parameters")]
     assert sizes == sorted(sizes)
     assert len(sizes) == len(MODELS)
-    assert [one.name for one in catalogue("swin_[ts]*")] == ["swin_tiny", "swin_small"]
-    assert {one.paper.family for one in catalogue(family="deit")} == {"DeiT"}
+    assert [one.name for one in catalog("swin_[ts]*")] == ["swin_tiny", "swin_small"]
+    assert {one.paper.family for one in catalog(family="deit")} == {"DeiT"}
 
 
 def test_an_unknown_family_says_which_there_are():
     with pytest.raises(ValueError, match=r"no family 'swim'.*Swin"):
-        catalogue(family="swim")
+        catalog(family="swim")
 
 
 def test_weights_are_loadable_names():

@@ -12,17 +12,17 @@ from torch import Tensor
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly, mean_of
-from vitreous.lab.instruments.quantise import (
-    Quantise,
+from vitreous.lab.instruments.quantize import (
+    Quantize,
     by_the_text,
     clipped,
     matrices_of,
     per_channel,
     per_tensor,
-    quantised,
+    quantized,
     step,
 )
-from vitreous.lab.instruments.real import deit_tiny, pictures
+from vitreous.lab.instruments.real import deit_tiny, photos
 from vitreous.lab.prediction import AtLeast, AtMost, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.models.vit import ViT
@@ -33,13 +33,13 @@ CLAIM = Claim(
     "2ᵇ − 1 parts. An 8-bit weight is then off by about Δ/√12.",
     sources=(Source.FOUNDATIONS,),
     formula=r"W_q = \mathrm{Round}(W / \Delta) \, \Delta, \quad \Delta = \frac{W_{max} - W_{min}}{2^b - 1}",
-    right="The step is right, but rounded numbers fit into b bits only if the range is centred on 0; otherwise a zero "
+    right="The step is right, but rounded numbers fit into b bits only if the range is centered on 0; otherwise a zero "
     "point must shift them, at the price of a range that must hold 0. Each bit gains 6 dB. One step for a whole matrix "
     "is ruled by its largest weight: a step per output channel, and a range that cuts the rarest weights off, "
     "keep more.",
     right_formula=r"W_q = \Delta \, (\mathrm{clip}(\mathrm{Round}(W / \Delta) + z, 0, 2^b - 1) - z)",
     meaning="Eight bits per tensor are nearly free for DeiT-Tiny's weights. Below that use a scale per output channel, "
-    "and for what is not centred on 0, such as activations after GELU, a zero point.",
+    "and for what is not centered on 0, such as activations after GELU, a zero point.",
     axes=Axes("bits", "signal ÷ error of the weights, in dB"),
 )
 
@@ -54,12 +54,12 @@ def right(signal: float, width: float, bits: int) -> float:
     return 20 * math.log10(signal * math.sqrt(12) * (2**bits - 1) / width)
 
 
-def error(w: Tensor, quantised: Tensor) -> float:
-    return float((quantised - w).square().mean().sqrt())
+def error(w: Tensor, quantized: Tensor) -> float:
+    return float((quantized - w).square().mean().sqrt())
 
 
-def decibels(w: Tensor, quantised: Tensor) -> float:
-    return 20 * math.log10(float(w.square().mean().sqrt()) / error(w, quantised))
+def decibels(w: Tensor, quantized: Tensor) -> float:
+    return 20 * math.log10(float(w.square().mean().sqrt()) / error(w, quantized))
 
 
 def cases(trial: Trial) -> Iterator[Case]:
@@ -96,10 +96,10 @@ OTHERS: dict[str, Callable[[int], Tensor]] = {  # of which the text does not spe
 }
 
 
-def error_in_steps(make: Callable[[int], Tensor], quantise: Quantise, seed: int) -> float:
+def error_in_steps(make: Callable[[int], Tensor], quantize: Quantize, seed: int) -> float:
     """The error over what the text's step lets expect."""
     w = make(seed)
-    return error(w, quantise(w, 8)) / document(float(w.min()), float(w.max()), 8)
+    return error(w, quantize(w, 8)) / document(float(w.min()), float(w.max()), 8)
 
 
 def wider(make: Callable[[int], Tensor]) -> float:
@@ -110,28 +110,28 @@ def wider(make: Callable[[int], Tensor]) -> float:
 
 def made_up(seed: int) -> Tensor:
     """Normal weights whose channels differ in scale, as those of trained models do."""
-    dice = torch.Generator().manual_seed(seed)
-    return (0.5 * torch.randn(96, 1, generator=dice)).exp() * torch.randn(96, 256, generator=dice)
+    draws = torch.Generator().manual_seed(seed)
+    return (0.5 * torch.randn(96, 1, generator=draws)).exp() * torch.randn(96, 256, generator=draws)
 
 
-def by_bits(name: str, quantise: Quantise, matrices: list[Tensor], trial: Trial) -> Iterator[Case]:
+def by_bits(name: str, quantize: Quantize, matrices: list[Tensor], trial: Trial) -> Iterator[Case]:
     for bits in trial.choose(quick=(4, 6, 8), full=(3, 4, 5, 6, 7, 8, 10)):
-        predicted = [right(float(w.square().mean().sqrt()), width(w, quantise), bits) for w in matrices]
-        measured = mean_of([decibels(w, quantise(w, bits)) for w in matrices])
+        predicted = [right(float(w.square().mean().sqrt()), width(w, quantize), bits) for w in matrices]
+        measured = mean_of([decibels(w, quantize(w, bits)) for w in matrices])
         yield Case(f"{name}, {bits} bits", measured, right=Near(mean_of(predicted).value, 3.0), at=bits, group=name)
 
 
-def width(w: Tensor, quantise: Quantise) -> float:
+def width(w: Tensor, quantize: Quantize) -> float:
     """Of the range that the steps divide; over channels the root mean square."""
-    return float(w.max() - w.min()) if quantise is per_tensor else float((2 * w.abs().amax(1)).square().mean().sqrt())
+    return float(w.max() - w.min()) if quantize is per_tensor else float((2 * w.abs().amax(1)).square().mean().sqrt())
 
 
 def answers(model: ViT, trial: Trial) -> Iterator[Case]:
-    """What becomes of the model's answers when its matrices are quantised."""
-    images, _ = pictures(trial, trial.choose(6, 100))
+    """What becomes of the model's answers when its matrices are quantized."""
+    images, _ = photos(trial, trial.choose(6, 100))
     before = logits(model, images)
     for bits in trial.choose(quick=(8, 4), full=(8, 6, 4)):
-        plain, better = (logits(quantised(model, how, bits), images) for how in (by_the_text, clipped))
+        plain, better = (logits(quantized(model, how, bits), images) for how in (by_the_text, clipped))
         stays = (plain.argmax(dim=1) == before.argmax(dim=1)).double().numpy()
         yield Case(
             f"DeiT-Tiny, {bits} bits as the text has it: answers that stay",

@@ -1,4 +1,4 @@
-"""Which pictures are alike, by their embeddings."""
+"""Which images are alike, by their embeddings."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ CHUNK = 1024  # rows of similarities held at a time
 
 
 @dataclass(frozen=True)
-class Neighbour:
+class Neighbor:
     index: int
     similarity: float
 
 
-def nearest_neighbours(vectors: NDArray[np.float32], number: int) -> list[list[Neighbour]]:
+def nearest_neighbors(vectors: NDArray[np.float32], number: int) -> list[list[Neighbor]]:
     """For every vector (of length 1) the most similar others, most similar first."""
     number = min(number, len(vectors) - 1)
     found = []
     for start, similar in chunks(vectors):
         rows = np.arange(len(similar))
-        similar[rows, start + rows] = -np.inf  # nobody is their own neighbour
+        similar[rows, start + rows] = -np.inf  # nobody is their own neighbor
         best = np.argsort(-similar, axis=1, kind="stable")[:, : max(0, number)]
-        found += [[Neighbour(int(i), float(row[i])) for i in line] for row, line in zip(similar, best, strict=True)]
+        found += [[Neighbor(int(i), float(row[i])) for i in line] for row, line in zip(similar, best, strict=True)]
     return found
 
 

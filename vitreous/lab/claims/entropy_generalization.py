@@ -1,4 +1,4 @@
-"""Whether attention that spreads more widely goes with better generalisation, over the runs of the sweep."""
+"""Whether attention that spreads more widely goes with better generalization, over the runs of the sweep."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from vitreous.lab.outcome import Outcome
 
 CLAIM = Claim(
-    title="Attention entropy and generalisation",
-    statement="Higher attention entropy goes with better generalisation: models whose tokens look at many others do "
-    "better on new pictures.",
+    title="Attention entropy and generalization",
+    statement="Higher attention entropy goes with better generalization: models whose tokens look at many others do "
+    "better on new images.",
     sources=(Source.FOUNDATIONS,),
     formula=r"H(A_i) = -\sum_{j=1}^{n} A_{ij} \log A_{ij}",
     right="An observation, not a law: entropy follows from width, patches, positions and data, each of which moves "
@@ -38,7 +38,7 @@ CLAIM = Claim(
     "correlation: an untrained model has nearly the highest entropy there is, and knows nothing.",
 )
 
-#: Runs that learn from all pictures and differ in the model or its training; then those with fewer pictures.
+#: Runs that learn from all images and differ in the model or its training; then those with fewer images.
 ALIKE = (
     "base", "width_quarter", "width_half", "width_double", "mean_pooling", "max_pooling", "sincos_positions",
     "no_positions", "patch_half", "patch_double", "patch_quadruple", "no_residual", "sgd", "no_clipping", "relu",
@@ -54,7 +54,7 @@ def largest(tokens: int) -> float:
 
 @torch.no_grad()
 def relative_entropy(model: Backbone, images: Tensor) -> float:
-    """Mean entropy over layers, heads, queries and pictures, as a share of the largest possible."""
+    """Mean entropy over layers, heads, queries and images, as a share of the largest possible."""
     with record(model) as trace:
         model(images)
     tokens = next(iter(trace.values())).weights.shape[-1]
@@ -69,12 +69,12 @@ def correlation(rows: NDArray[Any]) -> float:
 
 
 def mean_row(trial: Trial, name: str) -> NDArray[np.float64]:
-    """Entropy, accuracy and generalisation gap of one kind of run, over its seeds."""
+    """Entropy, accuracy and generalization gap of one kind of run, over its seeds."""
     return np.mean([row(run, trial.choose(50, 100)) for run in every(trial, name)], axis=0)
 
 
-def row(run: Trained, pictures: int) -> tuple[float, float, float]:
-    entropy = relative_entropy(run.model, unseen(run, pictures).images)
+def row(run: Trained, images: int) -> tuple[float, float, float]:
+    entropy = relative_entropy(run.model, unseen(run, images).images)
     return entropy, run.accuracy, run.train_accuracy - run.accuracy
 
 
@@ -85,7 +85,7 @@ def cases(trial: Trial) -> Iterator[Case]:
         trial.keep(column, values)
     sets = {f"{len(names)} kinds of run": rows}
     if not trial.quick:
-        sets[f"{len(ALIKE)} of them, all pictures"] = rows[: len(ALIKE)]
+        sets[f"{len(ALIKE)} of them, all images"] = rows[: len(ALIKE)]
     for label, chosen in sets.items():
         accuracy, gap = (bootstrap(chosen[:, [0, column]], correlation) for column in (1, 2))
         yield Case(f"{label}: correlation of entropy and accuracy", accuracy, document=AtLeast(0.0))
@@ -103,11 +103,11 @@ def draw(outcome: Outcome) -> Figure:
     fewer = np.arange(len(outcome.series["entropy"])) >= (len(QUICK) if outcome.quick else len(ALIKE))
     for axis, name in zip(panels, ("accuracy", "gap"), strict=True):
         x, y = (np.array(outcome.series[column]) for column in ("entropy", name))
-        axis.scatter(x[~fewer], y[~fewer], color=INK, s=18, label="all pictures")
+        axis.scatter(x[~fewer], y[~fewer], color=INK, s=18, label="all images")
         if fewer.any():
-            axis.scatter(x[fewer], y[fewer], color=ORANGE, s=18, label="fewer pictures")
+            axis.scatter(x[fewer], y[fewer], color=ORANGE, s=18, label="fewer images")
             axis.legend(fontsize=8, frameon=False)
         axis.set_xlabel("attention entropy, share of the largest")
-        axis.set_ylabel({"accuracy": "accuracy on new pictures", "gap": "accuracy lost on new pictures"}[name])
+        axis.set_ylabel({"accuracy": "accuracy on new images", "gap": "accuracy lost on new images"}[name])
         plain(axis)
     return figure

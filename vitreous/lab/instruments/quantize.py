@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitreous.models.vit import ViT
 
-Quantise = Callable[[Tensor, int], Tensor]
+Quantize = Callable[[Tensor, int], Tensor]
 
 
 def step(low: float, high: float, bits: int) -> float:
@@ -52,13 +52,13 @@ def clipped(w: Tensor, bits: int) -> Tensor:
 
 
 def matrices_of(model: ViT) -> list[Tensor]:
-    parts = (part for block in model.blocks() for part in block.modules())
+    parts = (part for block in model.blocks for part in block.modules())
     return [part.weight.detach() for part in parts if isinstance(part, nn.Linear)]
 
 
-def quantised(model: ViT, quantise: Quantise, bits: int) -> ViT:
-    """A copy whose blocks have quantised matrices."""
+def quantized(model: ViT, quantize: Quantize, bits: int) -> ViT:
+    """A copy whose blocks have quantized matrices."""
     twin = copy.deepcopy(model)
     for weight in matrices_of(twin):
-        weight.copy_(quantise(weight, bits))
+        weight.copy_(quantize(weight, bits))
     return twin
