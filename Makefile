@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: quickstart test test-all fuzz lint format bench clean
+.PHONY: quickstart test test-all fuzz lint format bench docs clean
 
 quickstart: $(READY)  ## train a small ViT in about two minutes and look inside
 	$(BIN)/vitreous quickstart
@@ -34,8 +34,13 @@ bench: $(READY)  ## side by side with rivals, as ratios; those that cannot be in
 	-$(BIN)/python -m pip install --quiet --editable ".[bench]"
 	$(BIN)/python -m benchmarks.inference
 
+docs: $(READY)  ## this documentation as a site in site/, which loads nothing from the network
+	$(BIN)/python -c "import mkdocs, material, mkdocstrings, latex2mathml" 2>/dev/null \
+		|| $(BIN)/python -m pip install --quiet --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache
 
 # Reinstalled only when the dependencies change.
 $(READY): pyproject.toml

@@ -1,4 +1,4 @@
-"""Augmenting a batch at once beside torchvision's transforms image by image: the same augmentation, from memory.
+"""Batched augmentation against torchvision's transforms per image: the same augmentation, from memory.
 
 python -m benchmarks.augment --threads 1
 """
@@ -16,14 +16,17 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from benchmarks.interleave import interleave, speed_up
-from vitreous.data.augment import Augment, Draws, augment_pixels, cut
+from vitreous.data.augment import Augment, Draws, augment_pixels, fill_color
+from vitreous.data.crops import training_views
+from vitreous.data.view import apply_views
+from vitreous.samples import Classes
 from vitreous.spec import Preprocess
 
 BATCH = 256
 SHIFTED = [v2.RandomCrop(32, padding=4, padding_mode="reflect"), v2.RandomHorizontalFlip()]
 RESIZED = [v2.RandomResizedCrop(64, scale=(0.35, 1.0)), v2.RandomHorizontalFlip()]
 
-#: What is done, the side in pixels, our settings, and torchvision's steps before normalizing.
+#: Name → side in pixels, Vitreous settings, and torchvision's transforms before normalization.
 SETTINGS: dict[str, tuple[int, Augment, list[v2.Transform]]] = {
     "pad, flip": (32, Augment("pad"), SHIFTED),
     "… RandAugment(2, 9)": (32, Augment("pad", randaugment_ops=2), [*SHIFTED, v2.RandAugment(2, 9)]),
@@ -32,30 +35,32 @@ SETTINGS: dict[str, tuple[int, Augment, list[v2.Transform]]] = {
 }
 
 
-def ours(images: Tensor, augment: Augment, preprocess: Preprocess) -> Callable[[], Tensor]:
+def batched(images: Tensor, augment: Augment, preprocess: Preprocess) -> Callable[[], Tensor]:
     def run() -> Tensor:
         draws = Draws.sample(0, 0, 0, BATCH, slice(None))
-        cropped = cut(images, augment, preprocess.image_size, draws)
-        return augment_pixels(cropped, torch.empty(BATCH, 0), augment, preprocess=preprocess, draws=draws)[0]
+        source = (images.shape[-2], images.shape[-1])
+        views = training_views(augment, source, preprocess.image_size, draws)
+        cropped = apply_views(images, views, fill_color(preprocess))
+        return augment_pixels(cropped, Classes(torch.empty(BATCH, 0)), augment, preprocess=preprocess, draws=draws)[0]
 
     return run
 
 
-def theirs(files: list[Tensor] | list[Image.Image], steps: list[v2.Transform]) -> Callable[[], Tensor]:
+def per_image(files: list[Tensor] | list[Image.Image], steps: list[v2.Transform]) -> Callable[[], Tensor]:
     preprocess = Preprocess()
     to_float = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
     transform = v2.Compose([*steps, *to_float, v2.Normalize(list(preprocess.mean), list(preprocess.std))])
     return lambda: torch.stack([transform(file) for file in files])
 
 
-def contestants(side: int, augment: Augment, steps: list[v2.Transform]) -> dict[str, Callable[[], Tensor]]:
+def candidates(side: int, augment: Augment, steps: list[v2.Transform]) -> dict[str, Callable[[], Tensor]]:
     pixels = np.random.default_rng(0).integers(0, 256, (BATCH, 3, side, side), dtype=np.uint8)
     images = torch.from_numpy(pixels)
     files = [Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0))) for image in pixels]
     return {
-        "torchvision, Pillow": theirs(files, steps),
-        "torchvision, tensors": theirs(list(images), steps),
-        "vitreous": ours(images, augment, Preprocess((side, side))),
+        "torchvision, Pillow": per_image(files, steps),
+        "torchvision, tensors": per_image(list(images), steps),
+        "vitreous": batched(images, augment, Preprocess((side, side))),
     }
 
 
@@ -67,12 +72,12 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     print(
         f"torch {torch.__version__}, torchvision {torchvision.__version__}, {options.threads} threads, "
-        f"batches of {BATCH}; images/s in the best round, and times faster than torchvision on Pillow images"
+        f"batches of {BATCH}; images/s in the best round, and speed-up over torchvision on Pillow images"
     )
-    names = list(contestants(*SETTINGS["pad, flip"]))
+    names = list(candidates(*SETTINGS["pad, flip"]))
     print(f"{'':<20}{'pixels':>7}" + "".join(f"{name:>32}" for name in names))
     for title, setting in SETTINGS.items():
-        seconds = interleave(contestants(*setting), options.rounds)
+        seconds = interleave(candidates(*setting), options.rounds)
         ratios = speed_up(seconds, names[0])
         cells = (f"{BATCH / min(seconds[n]):,.0f}  {ratios[n][0]:.1f} (median {ratios[n][1]:.1f})" for n in names)
         print(f"{title:<20}{setting[0]:>7}" + "".join(f"{cell:>32}" for cell in cells))

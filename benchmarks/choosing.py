@@ -1,10 +1,10 @@
-"""What one image takes through a model of each family, and what twice its sides take: numbers for docs/choosing.md.
+"""Cost of one image for models of every family, and of twice the image size, for docs/concepts/choosing.md.
 
-    python -m benchmarks.choosing            writes docs/images/choosing.json and draws docs/images/choosing.png
-    python -m benchmarks.choosing --quick    small images, few rounds, into a folder of its own: does it work?
+    python -m benchmarks.choosing            writes docs/images/choosing.json and docs/images/choosing.png
+    python -m benchmarks.choosing --quick    small images and few rounds in a temporary folder, as a smoke test
 
-Fresh weights, evaluation mode, float32, no gradients, one thread, one image at a time; FastViT in its folded form.
-The models take turns, and the least of several rounds counts.
+Random weights, evaluation mode, float32, no gradients, one thread, one image at a time; FastViT in its folded form. The
+models alternate, and the minimum over several rounds counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from matplotlib.figure import Figure
 
 import vitreous as vt
-from benchmarks.growth import moved_apart
+from benchmarks.growth import spread_apart
 from benchmarks.interleave import interleave
 from benchmarks.record import write_record
 from vitreous.weights.accuracy import PUBLISHED_ACCURACY
@@ -32,7 +32,7 @@ MEDIUM = ("deit_small_16", "xcit_small_12_16", "pvt_small", "pvt_v2_b2", "swin_t
 SIZES, SEED = (224, 448), 0
 
 
-def prepared(name: str, side: int) -> vt.Backbone:
+def build(name: str, side: int) -> vt.Backbone:
     model = vt.create_model(name, image_size=side).eval()
     return vt.fold(model) if name.startswith("fastvit") else model
 
@@ -40,7 +40,7 @@ def prepared(name: str, side: int) -> vt.Backbone:
 @torch.inference_mode()
 def best_seconds(names: tuple[str, ...], side: int, rounds: int) -> dict[str, float]:
     image = torch.randn(1, 3, side, side)
-    models = {name: prepared(name, side) for name in names}
+    models = {name: build(name, side) for name in names}
     seconds = interleave({name: lambda m=model: m(image) for name, model in models.items()}, rounds)
     return {name: min(times) for name, times in seconds.items()}
 
@@ -48,7 +48,7 @@ def best_seconds(names: tuple[str, ...], side: int, rounds: int) -> dict[str, fl
 def measure(sizes: tuple[int, ...], rounds: int) -> list[dict[str, Any]]:
     names = SMALL + MEDIUM
     seconds = {side: best_seconds(names, side, rounds) for side in sizes}
-    costs = {side: {name: vt.cost(prepared(name, side)) for name in names} for side in sizes}
+    costs = {side: {name: vt.cost(build(name, side)) for name in names} for side in sizes}
     return [
         {
             "model": name,
@@ -62,15 +62,15 @@ def measure(sizes: tuple[int, ...], rounds: int) -> list[dict[str, Any]]:
 
 
 def published(name: str) -> dict[str, Any]:
-    """Accuracy learned from ImageNet-1k on the smallest images there is one for, with a teacher if only so."""
-    own = sorted((row.data != "in1k", row.pixels, row.top1) for row in PUBLISHED_ACCURACY if row.model == name)
-    taught, pixels, top1 = next((row for row in own if row[1] < 300), (False, None, None))
-    return {"top1": top1, "tested_at": pixels, "with_teacher": taught}
+    """Published ImageNet-1k accuracy at the smallest resolution, distilled only if there is no other."""
+    candidates = sorted((row.data != "in1k", row.pixels, row.top1) for row in PUBLISHED_ACCURACY if row.model == name)
+    distilled, pixels, top1 = next((row for row in candidates if row[1] < 300), (False, None, None))
+    return {"top1": top1, "tested_at": pixels, "with_teacher": distilled}
 
 
 def show(rows: list[dict[str, Any]], sizes: tuple[int, ...]) -> None:
     small, large = sizes
-    print(f"| model | parameters | MACs | ms at {small} px | G MACs/s | ms at {large} px | times more | top-1 |")
+    print(f"| model | parameters | MACs | ms at {small} px | G MACs/s | ms at {large} px | factor | top-1 |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for row in sorted(rows, key=lambda row: float(row["seconds"][small])):
         first, second = (1e3 * row["seconds"][side] for side in sizes)
@@ -85,12 +85,12 @@ def show(rows: list[dict[str, Any]], sizes: tuple[int, ...]) -> None:
 
 
 def draw(rows: list[dict[str, Any]], side: int) -> Figure:
-    """Hollow: with a teacher's help; in brackets: tested at another size than timed."""
+    """Plot accuracy over time; hollow: trained with a teacher; in parentheses: test size if it differs."""
     figure = Figure(figsize=(13, 6), dpi=100, layout="constrained")
     for axis, names in zip(figure.subplots(1, 2), (SMALL, MEDIUM), strict=True):
         shown = sorted((row for row in rows if row["model"] in names and row["top1"]), key=lambda row: row["top1"])
         accuracies = [row["top1"] for row in shown]
-        heights = moved_apart(accuracies, gap=0.034 * (accuracies[-1] - accuracies[0]))
+        heights = spread_apart(accuracies, gap=0.034 * (accuracies[-1] - accuracies[0]))
         for row, height in zip(shown, heights, strict=True):
             x = 1e3 * row["seconds"][side]
             axis.plot(

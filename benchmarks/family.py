@@ -1,10 +1,10 @@
-"""Every family's shrunk configuration learns with one recipe: accuracy, time, parameters and MACs as a table.
+"""Train every family's small configuration with one recipe: accuracy, time, parameters and MACs as a table.
 
-    python -m benchmarks.family runs/family [NAME …]                       Shapes: docs/figures/family.json
-    python -m benchmarks.family runs/family --cifar10 FOLDER [NAME …]      CIFAR-10: docs/figures/family_cifar10.json
+    python -m benchmarks.family runs/family [NAME …]                       Shapes: docs/records/family.json
+    python -m benchmarks.family runs/family --cifar10 FOLDER [NAME …]      CIFAR-10: docs/records/family_cifar10.json
 
-32,000 images of 64 pixels each (CIFAR-10's are enlarged), one after the other. Each run is a folder below the first
-argument; finished runs are read, interrupted ones go on.
+32,000 images of 64 pixels each (CIFAR-10's are upsampled), one run after the other. Each run is a folder below the
+first argument; finished runs are read, interrupted ones resume.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from vitreous.data.augment import Augment
 from vitreous.recipes.shapes_family import SHRUNK, recipe
 from vitreous.runs.recipe import DataConfig, Recipe
 
-FIGURES = Path(__file__).parent.parent / "docs" / "figures"
+RECORDS = Path(__file__).parent.parent / "docs" / "records"
 
 
 def on_cifar10(folder: str) -> Recipe:
-    """The same settings; shifted and mirrored, since these images do not come without end."""
+    """The same settings with random shifts and flips, since this dataset is finite."""
     return replace(recipe, data=DataConfig(folder, valid_share=0.0, valid="test"), augment=Augment(crop="pad", pad=8))
 
 
@@ -42,13 +42,13 @@ def main() -> None:
     parser.add_argument("home", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--cifar10", default="", metavar="FOLDER")
-    asked = parser.parse_intermixed_args()
-    data = "_cifar10" if asked.cifar10 else ""
-    record = FIGURES / f"family{data}.json"
+    options = parser.parse_intermixed_args()
+    data = "_cifar10" if options.cifar10 else ""
+    record = RECORDS / f"family{data}.json"
     rows = {item["name"]: item for item in json.loads(record.read_text())} if record.exists() else {}
-    for name in asked.names or SHRUNK:
-        folder = asked.home / (name.replace(" ", "_").replace(",", "") + data)
-        rows[name] = run(name, folder, on_cifar10(asked.cifar10) if data else recipe)
+    for name in options.names or SHRUNK:
+        folder = options.home / (name.replace(" ", "_").replace(",", "") + data)
+        rows[name] = run(name, folder, on_cifar10(options.cifar10) if data else recipe)
         rows[name]["command"] = f"python -m benchmarks.family runs/family {'--cifar10 cifar ' * bool(data)}{name!r}"
         record.write_text(json.dumps(list(rows.values()), indent=1, ensure_ascii=False) + "\n")
     print("| family | accuracy | minutes | parameters | MACs |\n|---|---|---|---|---|")

@@ -1,20 +1,21 @@
-"""Fine-tuning on a few hundred images: the settings chosen by Vitreous beside three plain scripts, at equal time.
+"""Fine-tuning on a few hundred images: settings chosen by Vitreous against three plain scripts, at equal CPU time.
 
-    python -m benchmarks.finetuning WEIGHTS FOLDER [FOLDER …]     writes docs/figures/finetuning.json
+    python -m benchmarks.finetuning WEIGHTS FOLDER [FOLDER …]     writes docs/records/finetuning.json
 
-WEIGHTS are those of DeiT-Tiny under timm's names. Each FOLDER holds ``train/`` and ``test/`` with a folder per class.
+WEIGHTS are those of DeiT-Tiny under timm's names. Each FOLDER contains ``train/`` and ``test/``, with a folder per
+class.
 
-| arm | what it is |
+| arm | definition |
 |---|---|
 | chosen | what ``vitreous train --data FOLDER --weights WEIGHTS`` chooses, on all training images |
 | plain | AdamW 1e-4, one cycle, label smoothing 0.1, random resized crops and flips |
 | timm | AdamW 5e-4 × batch / 512, decay 0.05, cosine, RandAugment 7, MixUp 0.8, CutMix 1, erasing |
 | probe | logistic regression (scikit-learn, C = 1) on standardized features of the frozen model |
 
-Ours trains for ``--epochs``. The plain script and timm's recipe then train for as many steps as fit into the CPU time
-that ours took for everything, its linear probe included, less one pass over the test images; a probe takes what it
-takes. Time is CPU time, so that other work on the machine favors nobody. Test accuracy is that of the last weights;
-nothing is selected by it.
+Vitreous trains for ``--epochs``. The plain script and timm's recipe then train for as many steps as fit into the CPU
+time of that run, its linear probe included, less one pass over the test images; the probe has no budget. CPU time is
+used so that other load on the machine does not matter. Test accuracy is that of the last weights, without
+selection.
 """
 
 from __future__ import annotations
@@ -41,28 +42,28 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from benchmarks.record import write_record
-from vitreous.runs.choose import choose
-from vitreous.runs.prepare import prepare
-from vitreous.runs.run import train_on
+from vitreous.runs.choose import choose_recipe
+from vitreous.runs.prepare import prepare_run
+from vitreous.runs.run import run_training
 from vitreous.train.parallel import World
 
-FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+RECORDS = Path(__file__).parents[1] / "docs" / "records"
 BATCH = 32
 
 
 def chosen(weights: str, folder: Path, epochs: int, seed: int) -> float:
-    recipe, _ = choose(str(folder), "deit_tiny_16", weights)
+    recipe, _ = choose_recipe(str(folder), "deit_tiny_16", weights)
     train = recipe.train.override(epochs=epochs, seed=seed, evaluate_every=0, device="cpu")
     recipe = replace(recipe, train=train, data=replace(recipe.data, valid="test", valid_share=0.0))
     with tempfile.TemporaryDirectory() as output:
-        outcome = train_on(prepare(recipe), recipe, Path(output), World(), resume=False)
+        outcome = run_training(prepare_run(recipe), recipe, Path(output), World(), resume=False)
     return float(outcome.metrics["accuracy"])
 
 
 def pretrained(weights: str, num_classes: int, **options: Any) -> nn.Module:
     model = timm.create_model("deit_tiny_patch16_224", num_classes=num_classes, **options)
-    own = {name: tensor for name, tensor in load_file(weights).items() if not name.startswith("head.")}
-    model.load_state_dict(own, strict=False)
+    backbone = {name: tensor for name, tensor in load_file(weights).items() if not name.startswith("head.")}
+    model.load_state_dict(backbone, strict=False)
     return model
 
 
@@ -74,18 +75,18 @@ def batches(folder: Path, *, train: bool, **augmentation: Any) -> DataLoader[Any
 
 @torch.no_grad()
 def accuracy(model: nn.Module, folder: Path) -> float:
-    right = [(model.eval()(x).argmax(1) == y).double() for x, y in batches(folder, train=False)]
-    return float(torch.cat(right).mean())
+    correct = [(model.eval()(x).argmax(1) == y).double() for x, y in batches(folder, train=False)]
+    return float(torch.cat(correct).mean())
 
 
 def plain(weights: str, folder: Path, seconds: float, seed: int) -> float:
     data = batches(folder, train=True, color_jitter=None)
     model = pretrained(weights, len(data.dataset.classes))  # type: ignore[attr-defined]
     loss = nn.CrossEntropyLoss(label_smoothing=0.1)
-    steps = affordable(model, data, loss, seconds)
+    steps = steps_within(model, data, loss, seconds)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-4, total_steps=steps + 1)
-    learn(model, data, steps, optimizer, loss, schedule.step)
+    train_steps(model, data, steps, optimizer, loss, schedule.step)
     return accuracy(model, folder)
 
 
@@ -95,12 +96,12 @@ def timm_recipe(weights: str, folder: Path, seconds: float, seed: int) -> float:
     model = pretrained(weights, num_classes, drop_path_rate=0.1)
     mixup = Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, label_smoothing=0.1, num_classes=num_classes)
     loss = SoftTargetCrossEntropy()
-    steps = affordable(model, data, loss, seconds, mixup)
+    steps = steps_within(model, data, loss, seconds, mixup)
     optimizer = torch.optim.AdamW(model.parameters(), 5e-4 * BATCH / 512, weight_decay=0.05)
     warmup = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=max(1, steps // 10))
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps - steps // 10)
     schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [warmup, cosine], [max(1, steps // 10)])
-    learn(model, data, steps, optimizer, loss, schedule.step, mixup)
+    train_steps(model, data, steps, optimizer, loss, schedule.step, mixup)
     return accuracy(model, folder)
 
 
@@ -112,7 +113,7 @@ def unmixed(images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return images, targets
 
 
-def learn(
+def train_steps(
     model: nn.Module,
     data: DataLoader[Any],
     steps: int,
@@ -131,12 +132,12 @@ def learn(
         step()
 
 
-def affordable(model: nn.Module, data: DataLoader[Any], loss: Loss, seconds: float, mix: Mix = unmixed) -> int:
-    """How many steps fit into so much CPU time, from three steps of a copy after one to warm up."""
+def steps_within(model: nn.Module, data: DataLoader[Any], loss: Loss, seconds: float, mix: Mix = unmixed) -> int:
+    """Number of steps that fit into ``seconds`` of CPU time, timed on three steps of a copy after a warm-up step."""
     trial = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(trial.parameters(), 0.0)
     times: list[float] = []
-    learn(trial, data, 4, optimizer, loss, lambda: times.append(time.process_time()), mix)
+    train_steps(trial, data, 4, optimizer, loss, lambda: times.append(time.process_time()), mix)
     return max(1, round(3 * seconds / (times[-1] - times[0])))
 
 
@@ -147,35 +148,41 @@ def probe(weights: str, folder: Path, seconds: float, seed: int) -> float:
     def features(train: bool) -> tuple[Any, Any]:
         transform = create_transform(224, is_training=False, interpolation="bicubic", crop_pct=0.9)
         part = ImageFolder(str(folder / ("train" if train else "test")), transform)
-        found = [(model(x), y) for x, y in DataLoader(part, BATCH)]
-        return tuple(torch.cat(column).numpy() for column in zip(*found, strict=True))
+        result = [(model(x), y) for x, y in DataLoader(part, BATCH)]
+        return tuple(torch.cat(column).numpy() for column in zip(*result, strict=True))
 
-    (x, y), (unseen, truth) = features(True), features(False)
+    (x, y), (test_features, truth) = features(True), features(False)
     mean, deviation = x.mean(0), x.std(0) + 1e-6
     fitted = LogisticRegression(max_iter=2000).fit((x - mean) / deviation, y)
-    return float(fitted.score((unseen - mean) / deviation, truth))
+    return float(fitted.score((test_features - mean) / deviation, truth))
 
 
-RIVALS: dict[str, Callable[[str, Path, float, int], float]] = {"plain": plain, "timm": timm_recipe, "probe": probe}
+ARMS: dict[str, Callable[[str, Path, float, int], float]] = {"plain": plain, "timm": timm_recipe, "probe": probe}
 
 
-def measured(weights: str, folders: list[Path], epochs: int, seeds: int) -> Iterator[dict[str, Any]]:
+def run_arms(weights: str, folders: list[Path], epochs: int, seeds: int) -> Iterator[dict[str, Any]]:
     for seed in range(seeds):
         for folder in folders:
-            found, ours = timed(chosen, weights, folder, epochs, seed)
-            yield {"data": folder.name, "arm": "chosen", "seed": seed, "accuracy": found, "cpu_seconds": ours}
+            result, chosen_seconds = timed(chosen, weights, folder, epochs, seed)
+            yield {
+                "data": folder.name,
+                "arm": "chosen",
+                "seed": seed,
+                "accuracy": result,
+                "cpu_seconds": chosen_seconds,
+            }
             _, evaluation = timed(accuracy, pretrained(weights, 10), folder)
-            for name, arm in RIVALS.items():
+            for name, arm in ARMS.items():
                 torch.manual_seed(seed)
-                np.random.seed(seed)  # what timm's augmentations draw from
-                found, seconds = timed(arm, weights, folder, ours - evaluation, seed)
-                yield {"data": folder.name, "arm": name, "seed": seed, "accuracy": found, "cpu_seconds": seconds}
+                np.random.seed(seed)  # the RNG of timm's augmentations
+                result, seconds = timed(arm, weights, folder, chosen_seconds - evaluation, seed)
+                yield {"data": folder.name, "arm": name, "seed": seed, "accuracy": result, "cpu_seconds": seconds}
 
 
 def timed(function: Callable[..., float], *arguments: Any) -> tuple[float, float]:
     start = time.process_time()
-    found = function(*arguments)
-    return found, round(time.process_time() - start, 1)
+    result = function(*arguments)
+    return result, round(time.process_time() - start, 1)
 
 
 def main() -> None:
@@ -185,11 +192,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--record", type=Path, default=FIGURES / "finetuning.json")
+    parser.add_argument("--record", type=Path, default=RECORDS / "finetuning.json")
     settings = parser.parse_args()
     torch.set_num_threads(settings.threads)
     rows = []
-    for row in measured(settings.weights, settings.folders, settings.epochs, settings.seeds):
+    for row in run_arms(settings.weights, settings.folders, settings.epochs, settings.seeds):
         print(
             f"{row['data']:<12} seed {row['seed']}  {row['arm']:<7} {row['accuracy']:.1%}  {row['cpu_seconds']:.0f} s",
             flush=True,

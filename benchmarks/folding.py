@@ -1,11 +1,11 @@
-"""What folding a FastViT saves: a forward pass with all branches beside one with a convolution in the place of each.
+"""Speed-up from folding a FastViT: a forward pass with all branches against one with merged convolutions.
 
-    python -m benchmarks.folding            writes docs/figures/folding.json
-    python -m benchmarks.folding --quick    small images, few rounds, into a folder of its own: does it work?
+    python -m benchmarks.folding            writes docs/records/folding.json
+    python -m benchmarks.folding --quick    small images and few rounds in a temporary folder, as a smoke test
 
-Evaluation mode, float32, no gradients, one thread, each row at its native size. Both forms take turns, and the least of
-several rounds counts. Parameters and MACs say what folding would save if they were all; the rest is maps that need not
-be written and read again.
+Evaluation mode, float32, no gradients, one thread, each model at its native size. Both forms alternate, and the minimum
+over several rounds counts. Parameters and MACs alone would predict a smaller speed-up; the rest is memory traffic of
+feature maps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.interleave import interleave
 from benchmarks.record import write_record
 from vitreous.models import MODELS
 
-FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+RECORDS = Path(__file__).parents[1] / "docs" / "records"
 NAMES, BATCHES, SEED = ("fastvit_t8", "fastvit_sa12"), (1, 8), 0
 FORMS = ("unfolded", "folded")
 
@@ -30,7 +30,7 @@ Row = dict[str, str | int | float]
 
 @torch.inference_mode()
 def measure(name: str, batch: int, side: int, rounds: int) -> Row:
-    """Both forms of a model with the same fresh weights, and how far apart their answers are."""
+    """Time both forms of a model with the same random weights, and compare their outputs."""
     unfolded = vt.create_model(name).eval()
     models = dict(zip(FORMS, (unfolded, vt.fold(unfolded)), strict=True))
     images = torch.randn(batch, 3, side, side)
@@ -47,7 +47,7 @@ def measure(name: str, batch: int, side: int, rounds: int) -> Row:
 
 
 def show(rows: list[Row]) -> None:
-    titles = ("model", "pixels", "batch", "unfolded ms", "folded ms", "times faster", "difference")
+    titles = ("model", "pixels", "batch", "unfolded ms", "folded ms", "speed-up", "difference")
     cells = [
         (
             *(str(row[key]) for key in ("model", "image_size", "batch")),
@@ -73,7 +73,7 @@ def main() -> None:
     sides = {name: 64 if options.quick else MODELS[name].image_size[0] for name in NAMES}
     rows = [measure(name, batch, sides[name], rounds) for name in NAMES for batch in BATCHES]
     show(rows)
-    folder = Path(tempfile.mkdtemp(prefix="folding-")) if options.quick else FIGURES
+    folder = Path(tempfile.mkdtemp(prefix="folding-")) if options.quick else RECORDS
     write_record(folder / "folding.json", "benchmarks.folding", SEED, rounds=rounds, results=rows)
     print(f"\nwritten to {folder / 'folding.json'}")
 

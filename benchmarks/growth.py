@@ -1,12 +1,11 @@
-"""How the cost of every mixer grows with the number of tokens: MACs and time over grids from 8×8 to 96×96.
+"""Cost of every mixer as a function of the number of tokens: MACs and time on grids from 8×8 to 96×96.
 
-    python -m benchmarks.growth            writes docs/images/growth.json and draws docs/images/growth.png
-    python -m benchmarks.growth --quick    small grids, into a folder of its own: does it work?
+    python -m benchmarks.growth            writes docs/images/growth.json and docs/images/growth.png
+    python -m benchmarks.growth --quick    small grids in a temporary folder, as a smoke test
 
-A mixer alone, projections and all: width 192, 3 heads, no prefix tokens, one image, float32, no gradients, one
-thread. Mixers take turns on each grid, and the best of several rounds counts. A slope is that of log cost over log
-tokens, fitted over the upper half of the grids: 2 where cost grows with the square of the tokens, 1 where with their
-number.
+A mixer alone, including projections: width 192, 3 heads, no prefix tokens, one image, float32, no gradients, one
+thread. Mixers alternate on each grid, and the minimum over several rounds counts. A slope is that of log cost over log
+tokens, fitted over the upper half of the grids: 2 for quadratic cost, 1 for linear cost.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def build(name: str, side: int) -> torch.nn.Module:
 
 
 def macs(name: str, side: int) -> int:
-    """By torch's counter, on the meta device, where nothing is computed."""
+    """MACs by torch's counter, on the meta device."""
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         build(name, side)(torch.empty(1, side * side, DIM), (side, side))
     return counter.get_total_flops() // 2
@@ -69,7 +68,7 @@ def measure(sides: Sequence[int], rounds: int) -> Results:
 
 
 def slope(sides: Sequence[int], values: Sequence[float]) -> float:
-    """Of what costs nothing: 0."""
+    """Slope of log cost over log tokens on the upper half of the grids; 0 if the cost is 0."""
     if not all(values):
         return 0.0
     upper = len(sides) // 2
@@ -83,14 +82,14 @@ def slopes(sides: Sequence[int], results: Results) -> dict[str, dict[str, float]
 
 
 def show(sides: Sequence[int], results: Results) -> None:
-    found = slopes(sides, results)
+    fitted_slopes = slopes(sides, results)
     width = max(map(len, results)) + 2
     for unit, scale, digits in (("macs", 1e-6, 0), ("seconds", 1e3, 1)):
         print(f"\n{'millions of MACs' if unit == 'macs' else 'milliseconds'}, slope over the upper half of the grids")
         print(f"{'':<{width}}" + "".join(f"{f'{side}×{side}':>10}" for side in sides) + f"{'slope':>8}")
-        for name in sorted(results, key=lambda name: -found[name][unit]):
+        for name in sorted(results, key=lambda name: -fitted_slopes[name][unit]):
             cells = "".join(f"{value * scale:>10,.{digits}f}" for value in results[name][unit])
-            print(f"{name:<{width}}{cells}{found[name][unit]:>8.2f}")
+            print(f"{name:<{width}}{cells}{fitted_slopes[name][unit]:>8.2f}")
 
 
 def draw(record: Mapping[str, Any], path: Path) -> None:
@@ -106,13 +105,13 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
         shown = {name: row[unit] for name, row in results.items() if all(row[unit])}
         draw_lines(axes, tokens, shown)
         label_ends(axes, tokens[-1], {name: (row[-1], record["slopes"][name][unit]) for name, row in shown.items()})
-    figure.suptitle("One mixer over grids of growing size; in brackets the slope over the upper half of the grids")
+    figure.suptitle("Cost of one mixer by grid size; in parentheses the slope over the upper half of the grids")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
 
 
 def color(name: str) -> str | tuple[float, ...]:
-    """The first mixer is full attention, against which the others are seen."""
+    """Black for the first mixer, full attention, and one of 20 colors for the others."""
     index = list(MIXERS).index(name)
     tones = colormaps["tab20"].colors
     return (*tones[::2], *tones[1::2])[(index - 1) % 20] if index else "black"
@@ -129,10 +128,10 @@ def draw_lines(axes: Axes, tokens: Sequence[int], lines: Mapping[str, Sequence[f
 
 
 def label_ends(axes: Axes, last: int, ends: Mapping[str, tuple[float, float]]) -> None:
-    """Names and slopes at the ends of the lines, moved apart where they would lie on each other."""
+    """Annotate the ends of the lines with names and slopes, moved apart where they would overlap."""
     low, high = np.log(axes.get_ylim())
     order = sorted(ends, key=lambda name: ends[name][0])
-    heights = moved_apart([(np.log(ends[name][0]) - low) / (high - low) for name in order], gap=0.04)
+    heights = spread_apart([(np.log(ends[name][0]) - low) / (high - low) for name in order], gap=0.04)
     colors = {name: color(name) for name in ends}
     for name, height in zip(order, heights, strict=True):
         value, slope = ends[name]
@@ -147,7 +146,7 @@ def label_ends(axes: Axes, last: int, ends: Mapping[str, tuple[float, float]]) -
         )
 
 
-def moved_apart(heights: Sequence[float], gap: float) -> list[float]:
+def spread_apart(heights: Sequence[float], gap: float) -> list[float]:
     moved = list(heights)
     for _ in range(300):
         for i in range(len(moved) - 1):

@@ -1,4 +1,4 @@
-"""How to measure on a machine that others share: rivals take turns, round by round, and only ratios count."""
+"""Interleaved timing for shared machines: candidates alternate round by round, and only ratios are reported."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Mapping
 
 
-def interleave(contestants: Mapping[str, Callable[[], object]], rounds: int = 7) -> dict[str, list[float]]:
-    """Seconds of every contestant in every round, after one round to warm up."""
-    for run in contestants.values():
+def interleave(candidates: Mapping[str, Callable[[], object]], rounds: int = 7) -> dict[str, list[float]]:
+    """Return the seconds of every candidate in every round, after one warm-up round."""
+    for run in candidates.values():
         run()
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds):
-        for name, run in contestants.items():
+        for name, run in candidates.items():
             start = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - start)
@@ -22,26 +22,27 @@ def interleave(contestants: Mapping[str, Callable[[], object]], rounds: int = 7)
 
 
 def interleave_for(
-    budget: float, contestants: Mapping[str, Callable[[], object]], fewest: int = 5, turn: float = 0.1
+    budget: float, candidates: Mapping[str, Callable[[], object]], fewest: int = 5, turn: float = 0.1
 ) -> dict[str, list[float]]:
-    """Seconds of every contestant in as many rounds as begin within ``budget`` seconds, and at least ``fewest``.
+    """Return the seconds of every candidate for as many rounds as start within ``budget`` seconds.
 
-    The order changes from round to round, so that nobody always follows the same rival. Who is quick runs until its
-    turn of ``turn`` seconds is over and the best pass counts: the first finds the caches full of somebody else's
-    weights, and perhaps somebody else's threads still spinning.
+    At least ``fewest`` rounds are run, each in a random order, so that no candidate always follows the same one. In a
+    round a candidate repeats for ``turn`` seconds and its best pass counts: the first one may suffer from caches filled
+    by the previous candidate, or from its threads still spinning.
     """
-    order, draws = list(contestants), random.Random(0)
+    order, draws = list(candidates), random.Random(0)
     seconds: dict[str, list[float]] = {name: [] for name in order}
     rounds, end = 0, time.perf_counter() + budget
     while rounds < fewest or time.perf_counter() < end:
         draws.shuffle(order)
         for name in order:
-            seconds[name].append(best_pass(contestants[name], turn))
+            seconds[name].append(best_pass(candidates[name], turn))
         rounds += 1
     return seconds
 
 
 def best_pass(run: Callable[[], object], turn: float) -> float:
+    """Repeat ``run`` for ``turn`` seconds and return its shortest time."""
     passes: list[float] = []
     while sum(passes) < turn:
         start = time.perf_counter()
@@ -51,7 +52,7 @@ def best_pass(run: Callable[[], object], turn: float) -> float:
 
 
 def speed_up(seconds: Mapping[str, list[float]], baseline: str) -> dict[str, tuple[float, float]]:
-    """(by minimum, by median): how many times faster than the baseline."""
+    """Speed-up over the baseline, by minimum and by median."""
     return {
         name: (min(seconds[baseline]) / min(times), statistics.median(seconds[baseline]) / statistics.median(times))
         for name, times in seconds.items()
@@ -59,13 +60,13 @@ def speed_up(seconds: Mapping[str, list[float]], baseline: str) -> dict[str, tup
 
 
 def spread(seconds: Mapping[str, list[float]], baseline: str) -> dict[str, tuple[float, float, float]]:
-    """(lower quartile, median, upper quartile) of how many times faster than the baseline in the same round.
+    """Lower quartile, median and upper quartile of the speed-up over the baseline within each round.
 
-    What slows a whole round down leaves the ratio within it alone.
+    Slowdowns of a whole round cancel in these ratios.
     """
-    found = {}
+    quartiles = {}
     for name, times in seconds.items():
-        ratios = [theirs / own for theirs, own in zip(seconds[baseline], times, strict=True)]
+        ratios = [baseline_time / own_time for baseline_time, own_time in zip(seconds[baseline], times, strict=True)]
         low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
-        found[name] = (low, median, high)
-    return found
+        quartiles[name] = (low, median, high)
+    return quartiles

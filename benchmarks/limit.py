@@ -1,12 +1,12 @@
-"""What this machine could do at most, measured: operations a second, against which a model's speed is a share.
+"""Measure the peak operations per second of this machine, the reference for utilization.
 
     python -m benchmarks.limit
 
-In float32 the limit is the better of torch's product of two large matrices and a loop of multiply-adds that never
-leave the registers (``limit.c``, where there is a C compiler). int16, int8 and bf16 have loops only: of vector
-instructions, and on CPUs with AMX of tiles. Loops run in processes of their own, one for each thread and all at once,
-since a tile instruction can end the process on virtual machines that offer AMX by halves. (The loops of tiles were
-compiled and read, but not run where this was written: that CPU has no AMX.)
+In float32 the limit is the better of torch's product of two large matrices and a loop of multiply-adds that stays in
+registers (``limit.c``, where there is a C compiler). int16, int8 and bf16 have loops only: of vector instructions, and
+on CPUs with AMX of tiles. Loops run in subprocesses, one per thread and all at once, since a tile instruction can crash
+the process on virtual machines with incomplete AMX support. (The tile loops were compiled and inspected, but not run
+during development: that CPU has no AMX.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TILES = ("-mamx-tile", "-mamx-int8", "-mamx-bf16")
 
 
 def limits() -> dict[str, float]:
-    """Operations a second on all of torch's threads, by precision; a multiply-add counts as two."""
+    """Operations per second on all of torch's threads, by precision; a multiply-add counts as two."""
     rates = {"fp32": product_rate()}
     with tempfile.TemporaryDirectory() as folder:
         program = compiled(Path(folder) / "limit")
@@ -50,7 +50,7 @@ def product_rate(side: int = 2048, rounds: int = 5) -> float:
 
 
 def compiled(program: Path) -> Path | None:
-    """``limit.c`` for this CPU, or None without a compiler that can."""
+    """Compile ``limit.c`` for this CPU; None without a suitable compiler."""
     compiler = c_compiler()
     if compiler is None:
         return None
@@ -60,25 +60,25 @@ def compiled(program: Path) -> Path | None:
 
 
 def loop_rate(program: Path, loop: str) -> float | None:
-    """All threads together, each at the median of its stretches; None where the loop cannot run here."""
+    """Sum over threads of the median rate of each; None where the loop cannot run."""
     command, threads = [str(program), loop], range(torch.get_num_threads())
     children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in threads]
-    stretches = [[float(line) for line in child.communicate()[0].split()] for child in children]
-    sound = all(child.returncode == 0 for child in children) and all(stretches)
-    return sum(map(statistics.median, stretches)) if sound else None
+    samples = [[float(line) for line in child.communicate()[0].split()] for child in children]
+    valid = all(child.returncode == 0 for child in children) and all(samples)
+    return sum(map(statistics.median, samples)) if valid else None
 
 
 def cpu() -> str:
-    """Its name, and those of its instructions that matter here."""
+    """Name of the CPU with its relevant instruction sets."""
     known = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI", "amx_tile": "AMX"}
-    words = ", ".join(word for flag, word in known.items() if flag in cpu_flags())
-    return f"{cpu_name()} ({words})" if words else cpu_name()
+    features = ", ".join(word for flag, word in known.items() if flag in cpu_flags())
+    return f"{cpu_name()} ({features})" if features else cpu_name()
 
 
 def main() -> None:
     print(f"{cpu()}, {torch.get_num_threads()} threads")
     for precision, rate in limits().items():
-        print(f"{precision:<6}{rate / 1e9:>10,.0f} billion operations a second")
+        print(f"{precision:<6}{rate / 1e9:>10,.0f} billion operations per second")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How a real model looks at photos, layer by layer: attention distance, entropy, rank and token norms by depth.
+"""Attention distance, entropy, rank and token norms of a real model on photos, by depth.
 
     python -m benchmarks.looking WEIGHTS FOLDER     writes docs/images/looking.png and looking.json
 
-WEIGHTS are those of DeiT-Tiny, or of any model with --model; FOLDER holds photos. Values are means over the photos, a
-dot in the figure for every head. Distances are between the centers of cells, in pixels of the model's input, the class
-token left out; entropy is in nats over all keys; a token is an outlier above three times the median norm.
+WEIGHTS are those of DeiT-Tiny, or of any model with --model; FOLDER contains photos. Values are means over the photos,
+with one dot per head in the figure. Distances are between the centers of cells, in pixels of the model's input, without
+the class token; entropy is in nats over all keys; a token is an outlier above three times the median norm.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("weights", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--model", default="deit_tiny_16", help="what the weights belong to")
+    parser.add_argument("--model", default="deit_tiny_16", help="architecture of the weights")
     options = parser.parse_args()
     torch.set_num_threads(1)
     model = vt.load(options.weights, model=options.model).eval()
@@ -41,7 +41,7 @@ def main() -> None:
         "effective rank": trace.effective_rank(),
     }
     heads = {title: {name: values.mean(dim=0) for name, values in by.items()} for title, by in measures.items()}
-    similarity = head_similarity(list(trace.whole().values())).mean(dim=0)
+    similarity = head_similarity(list(trace.token_matrices().values())).mean(dim=0)
     rows = [
         {
             "block": name,
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def similarity_within(similarity: torch.Tensor, layer: int, num_heads: int) -> float:
-    """Mean cosine between two different heads of a layer, all layers having as many."""
+    """Mean cosine between two different heads of a layer; all layers have the same number."""
     block = similarity[layer * num_heads : (layer + 1) * num_heads, layer * num_heads : (layer + 1) * num_heads]
     return ((block.sum() - block.trace()) / (num_heads * (num_heads - 1))).item()
 

@@ -1,10 +1,10 @@
-"""What a forward pass spends its time on, ours beside timm's: shares by kind of operation, and how often it copies.
+"""Profile a forward pass of Vitreous and timm: share of time by kind of operation, and number of copies.
 
-    python -m benchmarks.profile            writes docs/figures/profile.json and prints the table in docs/performance.md
-    python -m benchmarks.profile --quick    one small model, few rounds, into a folder of its own: does it work?
+    python -m benchmarks.profile            writes docs/records/profile.json, prints its table
+    python -m benchmarks.profile --quick    one small model and few rounds in a temporary folder, as a smoke test
 
-Evaluation mode, eager, float32, no gradients, one thread, 224 pixels, the same fresh weights. Both take turns; of every
-operation the median of several rounds counts. How long whole passes take is compared by benchmarks.inference.
+Evaluation mode, eager, float32, no gradients, one thread, 224 pixels, the same random weights. Both alternate; the
+median over several rounds counts for every operation. ``benchmarks.inference`` compares the time of whole passes.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from torch.profiler import ProfilerActivity
 import vitreous as vt
 from benchmarks.record import write_record
 
-FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+RECORDS = Path(__file__).parents[1] / "docs" / "records"
 SEED, BATCHES = 0, (1, 8)
-RIVALS = {  # our name → timm's
+TIMM_NAMES = {
     "vit_tiny_16": "vit_tiny_patch16_224",
     "vit_small_16": "vit_small_patch16_224",
     "vit_base_16": "vit_base_patch16_224",
     "swin_tiny": "swin_tiny_patch4_window7_224",
     "pvt_v2_b1": "pvt_v2_b1",
 }
-KINDS = {  # an operation is of the first kind that names the beginning of its name
+KINDS = {  # kind → prefixes of operation names; the first match counts
     "products": ("aten::addmm", "aten::mm"),
     "attention": ("aten::_scaled_dot_product", "aten::bmm", "aten::baddbmm", "aten::_softmax", "aten::softmax"),
     "convolution": ("aten::mkldnn_convolution", "aten::_convolution"),
@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 
 def operations(model: nn.Module, images: Tensor) -> dict[str, tuple[int, float]]:
-    """How often every operation is called in a forward pass, and its own seconds without those that it calls."""
+    """Calls of every operation in a forward pass, and seconds excluding nested operations."""
     with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as profile:
         model(images)
     return {event.key: (event.count, event.self_cpu_time_total / 1e6) for event in profile.key_averages()}
@@ -57,9 +57,9 @@ def kind_of(operation: str) -> str:
 
 
 def summary(rounds: list[dict[str, tuple[int, float]]]) -> Row:
-    """Shares by kind of every operation's median time, and how many times something is copied, however small.
+    """Shares by kind of every operation's median time, and the number of copies of any size.
 
-    Not the least time: that of five rounds once gave whole kinds no time at all.
+    Not the minimum: over five rounds it once gave whole kinds no time at all.
     """
     seconds: Counter[str] = Counter()
     for name in rounds[0]:
@@ -71,21 +71,22 @@ def summary(rounds: list[dict[str, tuple[int, float]]]) -> Row:
 
 @torch.inference_mode()
 def measure(name: str, batch: int, rounds: int) -> list[Row]:
-    theirs = timm.create_model(RIVALS[name]).eval()
-    ours = vt.create_model(name).eval()
-    vt.load_weights(ours, theirs.state_dict())
+    timm_model = timm.create_model(TIMM_NAMES[name]).eval()
+    vitreous_model = vt.create_model(name).eval()
+    vt.load_weights(vitreous_model, timm_model.state_dict())
     images = torch.randn(batch, 3, 224, 224)
-    models = {"vitreous": ours, "timm": theirs}
+    models = {"vitreous": vitreous_model, "timm": timm_model}
     for model in models.values():
         model(images)
-    profiles = [{who: operations(model, images) for who, model in models.items()} for _ in range(rounds)]
+    profiles = [{library: operations(model, images) for library, model in models.items()} for _ in range(rounds)]
     return [
-        {"model": name, "batch": batch, "whose": who} | summary([found[who] for found in profiles]) for who in models
+        {"model": name, "batch": batch, "whose": library} | summary([found[library] for found in profiles])
+        for library in models
     ]
 
 
 def show(rows: list[Row]) -> None:
-    titles = ["model", "batch", "whose", *rows[0]["shares"], "times copied"]
+    titles = ["model", "batch", "library", *rows[0]["shares"], "times copied"]
     print("| " + " | ".join(titles) + " |\n|" + "---|" * len(titles))
     for row in rows:
         shares = (f"{100 * share:.1f} %" for share in row["shares"].values())
@@ -100,11 +101,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
-    names, rounds = (("vit_tiny_16",), 2) if options.quick else (tuple(RIVALS), options.rounds)
+    names, rounds = (("vit_tiny_16",), 2) if options.quick else (tuple(TIMM_NAMES), options.rounds)
     batches = (1,) if options.quick else BATCHES
     rows = [row for name in names for batch in batches for row in measure(name, batch, rounds)]
     show(rows)
-    folder = Path(tempfile.mkdtemp(prefix="profile-")) if options.quick else FIGURES
+    folder = Path(tempfile.mkdtemp(prefix="profile-")) if options.quick else RECORDS
     write_record(folder / "profile.json", "benchmarks.profile", SEED, rounds=rounds, results=rows)
     print(f"\nwritten to {folder / 'profile.json'}")
 

@@ -1,9 +1,9 @@
-"""What integers cost in accuracy: one model on labeled photos, in ever fewer bits.
+"""Accuracy of a quantized model on labeled photos, by bit width and scheme.
 
     python -m benchmarks.quantization deit_tiny_16 --weights deit_tiny.safetensors --photos FOLDER --classes FILE
 
-FOLDER has a folder of photos for every class, called by its WordNet id; FILE is the well-known JSON that lists the
-1,000 classes as {"0": ["n01440764", "tench"], …}. A few of the photos also calibrate what needs it.
+FOLDER has a folder of photos per class, named by its WordNet id; FILE is the common JSON that lists the 1,000 classes
+as {"0": ["n01440764", "tench"], …}. Some of the photos also serve as calibration data.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 import vitreous as vt
 from benchmarks.record import write_record
-from vitreous.deploy.engine import sharing_copy
+from vitreous.deploy.engine import copy_sharing_weights
 from vitreous.deploy.native import build, calibrate
-from vitreous.deploy.native.convert import Choice
-from vitreous.deploy.native.engine import linear_layers, prepare
-from vitreous.deploy.native.fallback import Search, relative_error
-from vitreous.deploy.native.linear import rules
+from vitreous.deploy.native.convert import PrecisionPlan
+from vitreous.deploy.native.engine import linear_layers, to_native
+from vitreous.deploy.native.linear import packing
+from vitreous.deploy.native.mixed_precision import PlanSearch, relative_error
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Settings:
     weights: Path
     photos: Path
     classes: Path
-    calibration: int = 32  # photos, evenly spread
+    calibration: int = 32  # evenly spaced photos
     json: Path | None = None
     seed: int = 0
 
@@ -47,48 +47,48 @@ def read_photos(settings: Settings, transform: Callable[[Image.Image], Tensor]) 
     return torch.stack(images), torch.tensor([numbers[path.parent.name] for path in paths])
 
 
-def naive(model: nn.Module, few: Tensor) -> nn.Module:
-    """8 bits as one would do it first: one scale for a matrix, one for all activations of a layer, by extremes."""
-    plain = sharing_copy(model)
-    names = linear_layers(plain, few)
+def naive(model: nn.Module, calibration_images: Tensor) -> nn.Module:
+    """Naive 8-bit quantization: one min-max scale per matrix, and one per layer for all activations."""
+    observed = copy_sharing_weights(model)
+    names = linear_layers(observed, calibration_images)
     extremes: dict[str, Tensor] = {}
     for name in names:
-        layer = plain.get_submodule(name)
+        layer = observed.get_submodule(name)
         layer.register_forward_pre_hook(
-            lambda _, given, name=name: extremes.__setitem__(name, torch.stack(given[0].aminmax()))
+            lambda _, inputs, name=name: extremes.__setitem__(name, torch.stack(inputs[0].aminmax()))
         )
-    plain(few)
-    rounded = sharing_copy(model)
+    observed(calibration_images)
+    rounded = copy_sharing_weights(model)
     for name in names:
         layer, (low, high) = rounded.get_submodule(name), extremes[name]
         scale = layer.weight.detach().abs().max() / 127
         layer.weight = nn.Parameter((layer.weight.detach() / scale).round() * scale, requires_grad=False)
         step = (high - low) / 255
         layer.register_forward_pre_hook(
-            lambda _, given, low=low, step=step: low + step * ((given[0] - low) / step).round().clamp(0, 255)
+            lambda _, inputs, low=low, step=step: low + step * ((inputs[0] - low) / step).round().clamp(0, 255)
         )
     return rounded
 
 
-def schemes(model: nn.Module, few: Tensor) -> dict[str, nn.Module]:
-    layers = linear_layers(model, few)
-    top = rules(build.library()[1])[3]
-    ranges = calibrate.find_ranges(model, few, layers, top)
-    few_bits = Choice(dict.fromkeys(layers, "int8"))
+def schemes(model: nn.Module, calibration_images: Tensor) -> dict[str, nn.Module]:
+    layers = linear_layers(model, calibration_images)
+    top = packing(build.library()[1]).max_activation
+    ranges = calibrate.calibrate_ranges(model, calibration_images, layers, top)
+    few_bits = PrecisionPlan(dict.fromkeys(layers, "int8"))
     found = {
         "float32": model,
-        "int16": prepare(model, Choice(dict.fromkeys(layers, "int16"))),
-        "int8, activations per token": prepare(model, few_bits),
-        "int8, class token in two halves": prepare(model, replace(few_bits, fine=1)),
-        "int8, activations calibrated": prepare(model, few_bits, ranges),
-        "int8, naive (min-max of whole tensors)": naive(model, few),
+        "int16": to_native(model, PrecisionPlan(dict.fromkeys(layers, "int16"))),
+        "int8, activations per token": to_native(model, few_bits),
+        "int8, class token in two halves": to_native(model, replace(few_bits, precise_tokens=1)),
+        "int8, activations calibrated": to_native(model, few_bits, ranges),
+        "int8, naive (min-max of whole tensors)": naive(model, calibration_images),
     }
     for tolerance in (0.02, 0.03):
-        for fine in (0, 1):
-            choice = Search(model, few, "int8", "int16", tolerance, fine).choice()
-            more = f"{choice.count('int16')} of {len(layers)} layers in int16"
-            halves = ", class token in two halves" if fine else ""
-            found[f"int8 with {more}{halves} (error ≤ {tolerance:.0%})"] = prepare(model, choice)
+        for precise_tokens in (0, 1):
+            plan = PlanSearch(model, calibration_images, "int8", "int16", tolerance, precise_tokens).run()
+            mixed = f"{plan.count('int16')} of {len(layers)} layers in int16"
+            split = ", class token in two halves" if precise_tokens else ""
+            found[f"int8 with {mixed}{split} (error ≤ {tolerance:.0%})"] = to_native(model, plan)
     return found
 
 
@@ -99,9 +99,9 @@ def main(settings: Settings) -> None:
     vt.load_weights(model, settings.weights)
     model.eval()
     photos, labels = read_photos(settings, vt.transforms(model, train=False))
-    few = photos[:: max(1, len(photos) // settings.calibration)][: settings.calibration]
+    calibration_images = photos[:: max(1, len(photos) // settings.calibration)][: settings.calibration]
     rows = {}
-    for name, scheme in schemes(model, few).items():
+    for name, scheme in schemes(model, calibration_images).items():
         logits = torch.cat([scheme(batch) for batch in track(photos.split(25), name)])
         expected = logits if not rows else rows["float32"]["logits"]
         rows[name] = {
@@ -113,7 +113,7 @@ def main(settings: Settings) -> None:
     results = {name: {key: value for key, value in row.items() if key != "logits"} for name, row in rows.items()}
     width = max(map(len, results))
     print(f"{settings.model}, {len(photos)} photos, kernel for {build.library()[0]}")
-    print(f"{'':{width}}  accuracy  same answer  logit error")
+    print(f"{'':{width}}  accuracy    agreement  logit error")
     for name, row in results.items():
         print(f"{name:{width}}  {row['accuracy']:8.1%}  {row['agreement']:11.1%}  {row['error']:11.2%}")
     if settings.json:

@@ -1,4 +1,4 @@
-"""What stands beside every figure: how it was made, so that anybody can make it again."""
+"""Record results with what is needed to reproduce them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 
 def write_record(path: Path, module: str, seed: int, **results: Any) -> dict[str, Any]:
-    """``python -m module`` with the words it was given, commit, seed and threads, then the results, as JSON."""
+    """Write the command ``python -m module …``, commit, seed, threads and results as JSON."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     made = {
         "command": " ".join([f"python -m {module}", *sys.argv[1:]]),

@@ -1,11 +1,11 @@
-"""What it costs to look: a recorded forward pass beside a plain one, in time and in memory held.
+"""Time and memory of a recorded forward pass, compared with a plain one.
 
-    python -m benchmarks.recording            writes docs/figures/recording.json
-    python -m benchmarks.recording --quick    a small model, few rounds, into a folder of its own: does it work?
+    python -m benchmarks.recording            writes docs/records/recording.json
+    python -m benchmarks.recording --quick    a small model and few rounds in a temporary folder, as a smoke test
 
-ViT-B/16 at 384 pixels, one image, float32, no gradients, one thread. The ways take turns, and the least of several
-rounds counts. Held is what the trace keeps afterwards. The peak is how far the resident memory rises above that of the
-model at rest, measured in a process of its own, on Linux.
+ViT-B/16 at 384 pixels, one image, float32, no gradients, one thread. The variants alternate, and the minimum over
+several rounds counts. "Held" is the memory of the trace afterwards. "Peak" is the increase of the resident memory over
+that of the idle model, measured in a separate process, on Linux.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import vitreous as vt
 from benchmarks.interleave import interleave
 from benchmarks.record import write_record
 
-FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+RECORDS = Path(__file__).parents[1] / "docs" / "records"
 SEED = 0
-#: The ways to look, as options of ``vt.record``; None does not look.
-WAYS: dict[str, dict[str, Any] | None] = {
+#: Name → options of ``vt.record``; None does not record.
+VARIANTS: dict[str, dict[str, Any] | None] = {
     "plain": None,
     "all weights": {},
     "mean of heads": {"reduce": "mean_heads"},
@@ -43,34 +43,34 @@ def build(quick: bool) -> tuple[vt.Backbone, torch.Tensor]:
     return model, torch.randn(1, 3, side, side)
 
 
-def look(model: vt.Backbone, images: torch.Tensor, options: dict[str, Any] | None) -> int:
-    """One forward pass; how many bytes the trace holds afterwards."""
+def run_recorded(model: vt.Backbone, images: torch.Tensor, options: dict[str, Any] | None) -> int:
+    """Run one forward pass and return the bytes held by the trace."""
     if options is None:
         model(images)
         return 0
     with vt.record(model, **options) as trace:
         model(images)
-    kept = [x for attention in trace.values() for x in attention.kept.values()]
-    return sum(x.untyped_storage().nbytes() for x in [*kept, *trace.norms.values()])
+    tensors = [x for attention in trace.values() for x in attention.tensors.values()]
+    return sum(x.untyped_storage().nbytes() for x in [*tensors, *trace.norms.values()])
 
 
-def peak(way: str, quick: bool) -> float:
-    """MiB by which the resident memory rises during the pass, in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.recording", "--peak", way, *["--quick"] * quick]
+def peak(variant: str, quick: bool) -> float:
+    """Increase of the resident memory during the pass in MiB, in a fresh process."""
+    command = [sys.executable, "-m", "benchmarks.recording", "--peak", variant, *["--quick"] * quick]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def print_peak(way: str, quick: bool) -> None:
+def print_peak(variant: str, quick: bool) -> None:
     model, images = build(quick)
-    look(model, images[..., :32, :32], None)  # what the libraries take once
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    run_recorded(model, images[..., :32, :32], None)  # one-time allocations of the libraries
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = resident("VmRSS")
-    look(model, images, WAYS[way])
+    run_recorded(model, images, VARIANTS[variant])
     print(resident("VmHWM") - before)
 
 
 def resident(line: str) -> float:
-    """MiB by which Linux counts this process: at present (VmRSS), or at most (VmHWM)."""
+    """Resident memory of this process in MiB: current (VmRSS) or peak (VmHWM)."""
     status = dict(row.split(":", 1) for row in Path("/proc/self/status").read_text().splitlines())
     return float(status[line].split()[0]) / 1024
 
@@ -79,7 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a small model, few rounds, nothing written to docs")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--peak", choices=list(WAYS), help=argparse.SUPPRESS)
+    parser.add_argument("--peak", choices=list(VARIANTS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
@@ -90,19 +90,19 @@ def main() -> None:
         model, images = build(options.quick)
         rounds = 2 if options.quick else options.rounds
         calls: dict[str, Callable[[], Any]] = {
-            way: lambda chosen=chosen: look(model, images, chosen) for way, chosen in WAYS.items()
+            variant: lambda chosen=chosen: run_recorded(model, images, chosen) for variant, chosen in VARIANTS.items()
         }
         seconds = interleave(calls, rounds)
-        held = {way: call() / 2**20 for way, call in calls.items()}
+        held = {variant: call() / 2**20 for variant, call in calls.items()}
     rows = [
         {
-            "way": way,
-            "seconds": min(seconds[way]),
-            "times_plain": min(seconds[way]) / min(seconds["plain"]),
-            "held_mib": held[way],
-            "peak_mib": peak(way, options.quick),
+            "way": variant,
+            "seconds": min(seconds[variant]),
+            "times_plain": min(seconds[variant]) / min(seconds["plain"]),
+            "held_mib": held[variant],
+            "peak_mib": peak(variant, options.quick),
         }
-        for way in WAYS
+        for variant in VARIANTS
     ]
     print(f"{'':14}{'time':>9}{'× plain':>9}{'held':>11}{'peak':>11}")
     for row in rows:
@@ -110,7 +110,7 @@ def main() -> None:
             f"{row['way']:14}{row['seconds']:>7.2f} s{row['times_plain']:>9.2f}"
             f"{row['held_mib']:>7.1f} MiB{row['peak_mib']:>7.0f} MiB"
         )
-    folder = Path(tempfile.mkdtemp(prefix="recording-")) if options.quick else FIGURES
+    folder = Path(tempfile.mkdtemp(prefix="recording-")) if options.quick else RECORDS
     write_record(folder / "recording.json", "benchmarks.recording", SEED, rounds=rounds, results=rows)
     print(f"\nwritten to {folder / 'recording.json'}")
 

@@ -1,4 +1,4 @@
-"""How fast Shapes is drawn, and how hard it is: a linear classifier on pixels beside a small ResNet.
+"""Drawing speed and difficulty of Shapes: a linear classifier on pixels against a small ResNet.
 
 python -m benchmarks.shapes --minutes 8
 """
@@ -21,12 +21,12 @@ from torchvision.models.resnet import BasicBlock, ResNet
 import vitreous as vt
 from vitreous.data.shapes import Scenes
 
-RECORD = Path(__file__).parents[1] / "docs" / "figures" / "shapes.json"
+RECORD = Path(__file__).parents[1] / "docs" / "records" / "shapes.json"
 BATCH = 64
 
 
 def images_per_second(rounds: int = 20) -> float:
-    """On one core: drawing uses no other; the best of several rounds of 1,024 scenes of 64 pixels."""
+    """Best of several rounds of 1,024 scenes of 64 pixels, on one core: drawing is single-threaded."""
     shapes = vt.Shapes(2**30)
     shapes.batch(range(256))
     seconds = []
@@ -42,7 +42,7 @@ def tensor(scenes: Scenes) -> torch.Tensor:
 
 
 def train(model: nn.Module, seconds: float, peak: float) -> int:
-    """Fresh scenes, AdamW, warm-up and cosine by the clock; returns the images seen."""
+    """Train on fresh scenes with AdamW and a schedule by wall-clock time; return the number of images."""
     data = vt.Shapes(2**40)
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.02)
     start, step = time.monotonic(), 0
@@ -64,11 +64,11 @@ def train(model: nn.Module, seconds: float, peak: float) -> int:
 def accuracy(model: nn.Module, number: int = 4000) -> float:
     data = vt.Shapes(number, seed=1)
     model.eval()
-    right = 0
+    correct = 0
     for start in range(0, number, 500):
         scenes = data.batch(range(start, start + 500))
-        right += int((model(tensor(scenes)).argmax(1).numpy() == scenes.labels).sum())
-    return right / number
+        correct += int((model(tensor(scenes)).argmax(1).numpy() == scenes.labels).sum())
+    return correct / number
 
 
 def main() -> None:
@@ -81,8 +81,8 @@ def main() -> None:
     linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 10))
     resnet = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=10)
     for name, model, minutes, peak in (("linear", linear, 1.0, 1e-4), ("resnet10", resnet, options.minutes, 2e-3)):
-        seen = train(model, 60 * minutes, peak)
-        result[name] = {"accuracy": round(accuracy(model), 4), "images": seen, "minutes": minutes}
+        num_images = train(model, 60 * minutes, peak)
+        result[name] = {"accuracy": round(accuracy(model), 4), "images": num_images, "minutes": minutes}
         print(name, result[name])
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     record = {

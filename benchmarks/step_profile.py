@@ -1,4 +1,4 @@
-"""Where a training step spends its time: by phase of the loop, and by operation of torch."""
+"""Time of a training step by phase of the loop, and by torch operation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch.profiler import ProfilerActivity
 
 from vitreous.train.log import RunLog
 from vitreous.train.loop import Trainer
-from vitreous.train.meter import Meter
+from vitreous.train.meter import RunMeter
 
 STEPS = 3
-KINDS = {  # what the operations of a step are for
+KINDS = {  # kind → prefixes of operation names
     "matrix products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
     "attention": ("aten::_scaled_dot_product_",),
     "GELU": ("aten::gelu",),
@@ -32,7 +32,7 @@ KINDS = {  # what the operations of a step are for
 
 
 def take_steps(trainer: Trainer, start: int, number: int) -> None:
-    meter = Meter(trainer.loader.batch_size)
+    meter = RunMeter(trainer.loader.batch_size)
     with RunLog(trainer.folder, total=trainer.total, start=start, shown=True) as log:
         for step in range(start, start + number):
             trainer.step(step, trainer.loader.batch(step), meter)
@@ -40,15 +40,15 @@ def take_steps(trainer: Trainer, start: int, number: int) -> None:
 
 
 def by_phase(trainer: Trainer) -> dict[str, float]:
-    """Shares of a step, measured around the loop's own calls; what is left are the loss and the meter."""
-    places: list[tuple[str, Any, str]] = [
+    """Shares of a step, timed around the loop's calls; the remainder is the loss and the meter."""
+    timed_calls: list[tuple[str, Any, str]] = [
         ("data and augmentation", trainer.loader, "batch"),
         ("forward", trainer, "forward"),
         ("backward", torch.Tensor, "backward"),
         ("clipping", trainer, "clip"),
         ("logging", trainer, "after_step"),
         *(("optimizer", optimizer, "step") for optimizer in trainer.optimizers),
-        *([("average of the weights", trainer.average, "update")] if trainer.average else []),
+        *([("average of the weights", trainer.ema, "update")] if trainer.ema else []),
     ]
     seconds: dict[str, float] = defaultdict(float)
 
@@ -63,30 +63,30 @@ def by_phase(trainer: Trainer) -> dict[str, float]:
 
     take_steps(trainer, 0, 1)
     with ExitStack() as patches:
-        for phase, owner, name in places:
+        for phase, owner, name in timed_calls:
             patches.enter_context(patch.object(owner, name, timed(phase, getattr(owner, name))))
         timed("all", take_steps)(trainer, 1, STEPS)
-    whole = seconds.pop("all")
-    shares = {phase: spent / whole for phase, spent in seconds.items()}
-    return in_order(shares | {"loss and the rest": 1 - sum(shares.values())})
+    total = seconds.pop("all")
+    shares = {phase: duration / total for phase, duration in seconds.items()}
+    return descending(shares | {"loss and the rest": 1 - sum(shares.values())})
 
 
 def by_operation(trainer: Trainer) -> dict[str, float]:
-    """Shares of the time inside torch's operations, those of a kind together."""
+    """Shares of the time inside torch operations, by kind."""
     take_steps(trainer, 0, 1)
     with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as profile:
         take_steps(trainer, 1, STEPS)
     seconds: dict[str, float] = defaultdict(float)
     for event in profile.key_averages():
         seconds[kind_of(event.key)] += event.self_cpu_time_total
-    return in_order({kind: spent / sum(seconds.values()) for kind, spent in seconds.items()})
+    return descending({kind: duration / sum(seconds.values()) for kind, duration in seconds.items()})
 
 
 def kind_of(operation: str) -> str:
     return next((kind for kind, starts in KINDS.items() if operation.startswith(starts)), "everything else")
 
 
-def in_order(shares: Mapping[str, float]) -> dict[str, float]:
+def descending(shares: Mapping[str, float]) -> dict[str, float]:
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 

@@ -1,8 +1,8 @@
-"""Finished runs as one record: what was run, for how long, and what came of it.
+"""Collect finished training runs in one record and print them as a Markdown table.
 
-    python -m benchmarks.training docs/figures/cifar10.json "conv-stem ViT=runs/cifar10_vit" …
+    python -m benchmarks.training docs/records/cifar10.json "conv-stem ViT=runs/cifar10_vit" …
 
-Rows that are in the file already stay, unless a run of the same name is given. Prints a Markdown table.
+Existing rows of the file are kept, unless a run of the same name is given.
 """
 
 from __future__ import annotations

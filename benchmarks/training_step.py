@@ -1,11 +1,10 @@
-"""A training step of ours beside timm's model in a plain loop, and where our step spends its time.
+"""Compare a training step with timm's model in a plain loop, and profile the step.
 
     python -m benchmarks.training_step --data FOLDER/WITH/CIFAR
 
-Both take the same batches from the same loader, crops and flips included, the same loss, clipping and fused AdamW, in
-float32 with the same number of weights; neither keeps an average of them. Ours is ``Trainer.fit`` as ``vitreous train``
-runs it, log included. Each has a process of its own, since how a process treats its memory is part of the answer, and
-they take turns step by step.
+Both take the same batches from the same loader, crops and flips included, with the same loss, clipping, fused AdamW and
+number of weights, in float32 without weight averaging. Vitreous runs ``Trainer.fit`` as ``vitreous train`` does, log
+included. Each runs in its own process, since allocator behavior affects the result, and they alternate step by step.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ from vitreous.data.loader import Loader
 from vitreous.models.base import Backbone
 from vitreous.models.vit import SIZES, ViTConfig
 from vitreous.recipes.cifar10_vit_plain import recipe as plain
-from vitreous.runs.prepare import Prepared, prepare
+from vitreous.runs.prepare import Prepared, prepare_run
 from vitreous.runs.recipe import Recipe
 from vitreous.train.loop import Trainer
 from vitreous.train.optim import AdamW
 from vitreous.train.parallel import World
 
-MODELS = {  # with the images of one step
+MODELS = {  # with the default batch size
     "tiny": (SIZES["tiny"].override(image_size=32, patch_size=4), 128),
     "recipe": (plain.model, 128),
     "small": (SIZES["small"], 8),
 }
-STEPS = 10_000  # more than anybody will wait for
+STEPS = 10_000  # more than are ever run
 
 
 @dataclass(frozen=True)
-class Race:
+class Comparison:
     data: str
     model: str
     batch: int
@@ -63,13 +62,13 @@ class Race:
 
 
 class StepByStep(Trainer):
-    """Our loop, which waits for its turn after every step."""
+    """The library's training loop, which waits for a message after every step."""
 
-    turn: Callable[[], None]
+    wait: Callable[[], None]
 
     def after_step(self, *arguments: Any) -> None:
         super().after_step(*arguments)
-        self.turn()
+        self.wait()
 
 
 def trainer_for(kind: type[Trainer], recipe: Recipe, prepared: Prepared, folder: str) -> Trainer:
@@ -85,8 +84,8 @@ def trainer_for(kind: type[Trainer], recipe: Recipe, prepared: Prepared, folder:
     )
 
 
-def timm_like(ours: Backbone) -> VisionTransformer:
-    config = ours.config
+def timm_like(vitreous_model: Backbone) -> VisionTransformer:
+    config = vitreous_model.config
     assert isinstance(config, ViTConfig)
     model = VisionTransformer(
         img_size=config.image_size[0],
@@ -99,12 +98,12 @@ def timm_like(ours: Backbone) -> VisionTransformer:
         class_token=config.class_token,
         global_pool="token" if config.pool == "class" else "avg",
     )
-    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in ours.parameters())
+    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in vitreous_model.parameters())
     return model
 
 
 def plain_loop(recipe: Recipe, prepared: Prepared) -> Iterator[None]:
-    """The loop that everybody writes, around timm's model."""
+    """A minimal training loop around timm's model."""
     model, train = timm_like(prepared.model).train(), recipe.train
     if train.compile:
         for block in model.blocks:
@@ -123,37 +122,37 @@ def plain_loop(recipe: Recipe, prepared: Prepared) -> Iterator[None]:
         yield
 
 
-def serve(name: str, race: Race, connection: Connection) -> None:
-    """The process of one contestant: a step for every message but the last."""
-    torch.set_num_threads(race.threads)
-    recipe = race.recipe(name)
-    prepared = prepare(recipe)
+def run_steps(name: str, comparison: Comparison, connection: Connection) -> None:
+    """Process of one candidate: run a step for every message except "stop"."""
+    torch.set_num_threads(comparison.threads)
+    recipe = comparison.recipe(name)
+    prepared = prepare_run(recipe)
 
-    def turn() -> None:
+    def wait() -> None:
         connection.send("done")
         if connection.recv() == "stop":
             raise SystemExit
 
     if name.startswith("timm"):
         for _ in plain_loop(recipe, prepared):
-            turn()
+            wait()
     with tempfile.TemporaryDirectory() as folder, redirect_stderr(io.StringIO()):
         trainer = trainer_for(StepByStep, recipe, prepared, folder)
         assert isinstance(trainer, StepByStep)
-        trainer.turn = turn
+        trainer.wait = wait
         trainer.fit()
 
 
-class Contestant:
-    """A process that takes a step when told to."""
+class StepProcess:
+    """A subprocess that runs a training step on request."""
 
-    def __init__(self, name: str, race: Race) -> None:
+    def __init__(self, name: str, comparison: Comparison) -> None:
         context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(name, race, theirs), daemon=True)
+        self.connection, child_connection = context.Pipe()
+        self.process = context.Process(target=run_steps, args=(name, comparison, child_connection), daemon=True)
         self.process.start()
-        theirs.close()
-        self.connection.recv()  # the first step, before which data are read and blocks compiled
+        child_connection.close()
+        self.connection.recv()  # the first step includes reading data and compiling blocks
 
     def step(self) -> None:
         self.connection.send("step")
@@ -164,48 +163,47 @@ class Contestant:
         self.process.join()
 
 
-def measured(names: list[str], race: Race, rounds: int) -> dict[str, list[float]]:
-    contestants = {name: Contestant(name, race) for name in names}
-    seconds = interleave({name: one.step for name, one in contestants.items()}, rounds)
-    for one in contestants.values():
+def measure(names: list[str], comparison: Comparison, rounds: int) -> dict[str, list[float]]:
+    processes = {name: StepProcess(name, comparison) for name in names}
+    seconds = interleave({name: one.step for name, one in processes.items()}, rounds)
+    for one in processes.values():
         one.stop()
     return seconds
 
 
-def profiled(race: Race) -> dict[str, dict[str, float]]:
-    """Shares of our eager step."""
-    torch.set_num_threads(race.threads)
-    recipe = race.recipe("vitreous")
+def profile_step(comparison: Comparison) -> dict[str, dict[str, float]]:
+    """Shares of an eager Vitreous step, by phase and by operation."""
+    torch.set_num_threads(comparison.threads)
+    recipe = comparison.recipe("vitreous")
     with tempfile.TemporaryDirectory() as folder, redirect_stderr(io.StringIO()):
-        trainer = trainer_for(Trainer, recipe, prepare(recipe), folder)
+        trainer = trainer_for(Trainer, recipe, prepare_run(recipe), folder)
         return {"by phase": by_phase(trainer), "by operation": by_operation(trainer)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", required=True, help="the folder that holds CIFAR-10")
+    parser.add_argument("--data", required=True, help="folder with CIFAR-10")
     parser.add_argument("--model", choices=MODELS, default="tiny", help="tiny and recipe at 32 pixels, small at 224")
-    parser.add_argument("--batch", type=int, help="images of one step")
+    parser.add_argument("--batch", type=int, help="batch size")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--compiled", action="store_true", help="also both with their blocks compiled")
-    parser.add_argument("--json", type=Path, help="where to write the record")
+    parser.add_argument("--compiled", action="store_true", help="also compare both with compiled blocks")
+    parser.add_argument("--json", type=Path, help="path of the JSON record")
     options = parser.parse_args()
-    race = Race(options.data, options.model, options.batch or MODELS[options.model][1], options.threads)
+    comparison = Comparison(options.data, options.model, options.batch or MODELS[options.model][1], options.threads)
     names = ["timm", "vitreous", *(["timm, compiled", "vitreous, compiled"] if options.compiled else [])]
-    seconds = measured(names, race, options.rounds)
+    seconds = measure(names, comparison, options.rounds)
     ratios, spreads = speed_up(seconds, "timm"), spread(seconds, "timm")
-    print(f"{race.model}, batch {race.batch}, {race.threads} threads, {options.rounds} rounds; times faster than timm")
+    setting = f"{comparison.model}, batch {comparison.batch}, {comparison.threads} threads, {options.rounds} rounds"
+    print(f"{setting}; speed-up over timm")
     for name, (best, median) in ratios.items():
         low, _, high = spreads[name]
-        print(
-            f"  {name:<20}{best:6.2f} by the minimum, {median:.2f} by the median, {low:.2f}–{high:.2f} the middle half"
-        )
-    profile = profiled(race)
+        print(f"  {name:<20}{best:6.2f} by minimum, {median:.2f} by median, interquartile range {low:.2f}–{high:.2f}")
+    profile = profile_step(comparison)
     for title, shares in profile.items():
-        print(table(f"our step {title}", shares))
+        print(table(f"Vitreous step {title}", shares))
     if options.json:
-        about = {"model": race.model, "batch": race.batch, "rounds": options.rounds, "seconds": seconds}
+        about = {"model": comparison.model, "batch": comparison.batch, "rounds": options.rounds, "seconds": seconds}
         write_record(options.json, "benchmarks.training_step", 0, **about, ratios=ratios, profile=profile)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 import vitreous as vt
 from tests.family import others_slowly
-from vitreous.anatomy import anatomy, spoken, units
+from vitreous.anatomy import anatomy, split_camel_case, units
 from vitreous.models import MODELS
 
 
@@ -17,7 +17,7 @@ def test_parts_add_up_and_every_block_is_there(name):
     assert 0 <= made.other_parameters < 0.001 * cost.parameters
     assert sum(part.macs for part in made.parts) == cost.macs
     assert sum(len(part.titles) for part in made.parts if part.is_block) == cost.depth
-    assert {part.stride for part in made.parts} >= {height for height, _ in cost.twin.strides}
+    assert {part.stride for part in made.parts} >= {height for height, _ in cost.meta_model.strides}
 
 
 def test_swin_by_hand():
@@ -26,13 +26,13 @@ def test_swin_by_hand():
     assert [part.grid for part in parts] == [(56, 56), (28, 28), (14, 14), (7, 7)]
     assert [part.dim for part in parts] == [96, 192, 384, 768]
     assert parts[0].titles == ("window attention", "shifted window attention")
-    assert parts[2].kinds == parts[0].kinds
+    assert parts[2].distinct_titles == parts[0].distinct_titles
     assert len(parts[2].titles) == 6
 
 
 def test_a_vit_has_one_stage_and_its_class_token_is_no_part():
     made = anatomy("vit_tiny_16")
-    assert [part.home for part in made.parts] == ["stem", "position", "blocks", "norm", "head"]
+    assert [part.module_path for part in made.parts] == ["stem", "position", "blocks", "norm", "head"]
     assert made.parts[2].num_tokens == 197
     assert made.parts[2].grid == (14, 14)
     assert made.other_parameters == 192
@@ -40,7 +40,7 @@ def test_a_vit_has_one_stage_and_its_class_token_is_no_part():
 
 def test_another_mixer_is_seen():
     (blocks,) = (part for part in anatomy("vit_tiny_16", mixer="performer").parts if part.is_block)
-    assert blocks.kinds == ("performer attention",)
+    assert blocks.distinct_titles == ("performer attention",)
 
 
 def test_units_cover_the_model_once():
@@ -54,4 +54,4 @@ def test_units_cover_the_model_once():
     [("WindowAttention", "window attention"), ("MBConv", "MB conv"), ("Conv2d", "conv 2d")],
 )
 def test_spoken(name, words):
-    assert spoken(name) == words
+    assert split_camel_case(name) == words

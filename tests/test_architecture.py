@@ -83,7 +83,9 @@ def test_import_rules(path):
     if part in OPEN_TO_ALL:
         assert imports_of_ours(path) <= OPEN_TO_ALL, f"{part} is open to all, so it may import nothing else of ours"
         return
-    assert part in MAY_IMPORT, f"{part} is new: say in MAY_IMPORT, and in docs/architecture.md, what it may import"
+    assert part in MAY_IMPORT, (
+        f"{part} is new: say in MAY_IMPORT, and in docs/concepts/architecture.md, what it may import"
+    )
     forbidden = imports_of_ours(path) - MAY_IMPORT[part] - OPEN_TO_ALL - {part}
     assert not forbidden, f"{part} may not import {', '.join(forbidden)}"
 

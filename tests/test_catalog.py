@@ -3,7 +3,7 @@
 import pytest
 
 from tests.family import others_slowly
-from vitreous.catalog import catalog, entry, measured, recorded
+from vitreous.catalog import catalog, compute_entry, entry, recorded
 from vitreous.models import FAMILIES, MODELS, paper_of
 from vitreous.weights.accuracy import PUBLISHED_ACCURACY, best
 
@@ -14,7 +14,7 @@ def test_every_model_is_recorded_in_the_order_of_the_table():
 
 @pytest.mark.parametrize("name", others_slowly(MODELS, quick=("vit_tiny_16", "swin_tiny", "mobilevit_xxs", "resnet18")))
 def test_what_is_recorded_is_so(name):
-    assert measured(name) == recorded()[name], "python -m vitreous.catalog writes it anew"
+    assert compute_entry(name) == recorded()[name], "python -m vitreous.catalog writes it anew"
 
 
 def test_filters_and_order():

@@ -13,12 +13,12 @@ from vitreous import files
 from vitreous.files import (
     CannotRead,
     CannotWrite,
+    atomic_replacement,
     commit,
     digest,
     file_digest,
     files_below,
     open_file,
-    replacing,
     write_atomically,
 )
 
@@ -40,7 +40,7 @@ def test_a_failure_midway_leaves_the_old_file_and_nothing_else(tmp_path, error):
     write_atomically(path, b"old")
 
     def write_half():
-        with replacing(path) as temporary:
+        with atomic_replacement(path) as temporary:
             temporary.write_bytes(b"half of the ne")
             raise error
 
@@ -60,7 +60,10 @@ def test_content_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
 
 
 def test_the_temporary_file_lies_beside_its_target_and_is_hidden(tmp_path):
-    with replacing(tmp_path / "a.tar") as plain, replacing(tmp_path / "model.onnx", keep_suffix=True) as suffixed:
+    with (
+        atomic_replacement(tmp_path / "a.tar") as plain,
+        atomic_replacement(tmp_path / "model.onnx", keep_suffix=True) as suffixed,
+    ):
         assert plain.parent == suffixed.parent == tmp_path
         assert plain.name.startswith(".a.tar.")
         assert (plain.suffix, suffixed.suffix) == (".part", ".onnx")

@@ -26,14 +26,14 @@ def test_what_nobody_needed_for_long_is_removed_and_nothing_else(cache):
     for name in ("choice-1.json", "linear-avx2-1.so", "1.pt2", "somebody-elses.txt"):
         old_file(cache, name)
     (cache / "choice-2.json").write_text("{}")
-    machine.forget_unused()
+    machine.prune_cache()
     assert sorted(path.name for path in cache.iterdir()) == ["choice-2.json", "somebody-elses.txt"]
 
 
 def test_what_is_used_stays(cache):
-    machine.used(old_file(cache, "choice-1.json"))
-    machine.used(cache / "not-there.json")
-    machine.forget_unused()
+    machine.mark_used(old_file(cache, "choice-1.json"))
+    machine.mark_used(cache / "not-there.json")
+    machine.prune_cache()
     assert [path.name for path in cache.iterdir()] == ["choice-1.json"]
 
 

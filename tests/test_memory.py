@@ -9,7 +9,7 @@ import pytest
 FAULTS = """
 import resource, torch
 from contextlib import contextmanager, nullcontext
-from vitreous.memory import memory_kept
+from vitreous.memory import retain_freed_memory
 
 def faults(around):
     with around:
@@ -21,14 +21,14 @@ def faults(around):
 
 @contextmanager
 def twice():
-    with memory_kept():
+    with retain_freed_memory():
         try:
-            with memory_kept():
+            with retain_freed_memory():
                 raise ValueError("inside")
         except ValueError:
             yield
 
-print(*(faults(around) for around in (nullcontext(), memory_kept(), twice())))
+print(*(faults(around) for around in (nullcontext(), retain_freed_memory(), twice())))
 """
 
 

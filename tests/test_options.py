@@ -26,7 +26,7 @@ class Cart(Options):
     front: Wheel = Wheel(size=3)
     drop_rate: float = 0.0
     share: Share = 0.5
-    grip: Annotated[float, Between(0, without_least=True)] = 1.0
+    grip: Annotated[float, Between(0, exclude_minimum=True)] = 1.0
     seats: Count = 0
     offset: Annotated[int, Between(-1)] = 0
     angles: tuple[float, float] = (1.0, 2.0)

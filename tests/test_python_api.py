@@ -17,7 +17,7 @@ from vitreous.cli import main
 from vitreous.data.base import Arrays, one_hot
 from vitreous.data.shapes import Shapes
 from vitreous.runs.arguments import looks_like_data
-from vitreous.runs.start import has_learned
+from vitreous.runs.start import is_trained
 from vitreous.train import loop
 from vitreous.weights.files import read
 
@@ -95,7 +95,7 @@ def test_data_of_every_kind(tmp_path, kind):
     result = vt.train(tiny(), DATA[kind](), tmp_path, config=TWO_STEPS)
     assert result.steps == 2
     assert result.meter is not None
-    assert has_learned(result.model)
+    assert is_trained(result.model)
 
 
 MODELS = {
@@ -137,8 +137,8 @@ def test_a_recipe_takes_its_folder_second_or_other_data_with_a_folder(tmp_path):
 
 def test_weights_of_a_model_are_its_start(tmp_path):
     learned = vt.train(tiny(), arrays(), tmp_path / "one", config=vt.TrainConfig(steps=3, batch_size=8)).model
-    assert has_learned(learned)
-    assert not has_learned(tiny())
+    assert is_trained(learned)
+    assert not is_trained(tiny())
     frozen = vt.TrainConfig(steps=1, batch_size=8, freeze_blocks=-1)
     again = vt.train(learned, arrays(), tmp_path / "two", config=frozen)
     start, end = (dict(model.named_parameters()) for model in (learned, again.model))
@@ -183,7 +183,7 @@ def test_segmentation_from_pairs_of_images_and_masks(tmp_path):
     result = vt.train(tiny(), Masked(), tmp_path, config=TWO_STEPS)
     assert result.model.spec.task == "segment"
     assert "miou" in result.metrics
-    assert any("the weights of the given ViT" in note for note in result.notes)
+    assert any("weights of the given ViT" in note for note in result.notes)
     assert result.predictor()(Masked()[0][0]).mask.shape == (40, 48)
     assert "miou" in vt.evaluate(result.model, Masked()).metrics
 
@@ -221,7 +221,7 @@ def test_a_run_on_foreign_data_resumes_to_the_same_bits(tmp_path, monkeypatch):
 
 def test_the_words_of_errors_are_those_of_python(tmp_path, capsys):
     vt.train(tiny(), fake(), tmp_path, config=TWO_STEPS)
-    with pytest.raises(ValueError, match="add resume=True to go on with it, or choose another output"):
+    with pytest.raises(ValueError, match="add resume=True to continue it, or choose another output"):
         vt.train(tiny(), fake(), tmp_path, config=TWO_STEPS)
     source = json.loads((tmp_path / "config.json").read_text())["data"]["source"]
     words = ["train", "--data", "digits", "--output", str(tmp_path), "--resume"]
@@ -272,12 +272,12 @@ ONE_BATCH = np.zeros((10, 32, 32, 3), np.uint8)
 
 #: What is called with, which argument is wrong, and what is said.
 WRONG = [
-    (lambda m: vt.train(3, fake()), "model is a model's name, a Vitreous model .* got int"),
-    (lambda m: vt.train(nn.Linear(2, 2), fake()), "model is .* got Linear"),
-    (lambda m: vt.train("vit_tny_16", fake()), "no model, no recipe and no weights 'vit_tny_16'; did you mean"),
+    (lambda m: vt.train(3, fake()), "model must be a model name, a Vitreous model .* got int"),
+    (lambda m: vt.train(nn.Linear(2, 2), fake()), "model must be .* got Linear"),
+    (lambda m: vt.train("vit_tny_16", fake()), "no model, recipe or weights named 'vit_tny_16'; did you mean"),
     (lambda m: vt.train("no.py", fake()), "there is no recipe file no.py"),
     (lambda m: vt.train(vt.accelerate(m, IMAGES, engines="eager"), fake()), "an accelerated model cannot be trained"),
-    (lambda m: vt.train(m), "there is nothing to learn from: give data"),
+    (lambda m: vt.train(m), "no training data: pass data"),
     (lambda m: vt.train(m, 5), "data is a path, .* got int"),
     (lambda m: vt.train(m, ONE_BATCH), "got ndarray"),
     (lambda m: vt.train(m, (ONE_BATCH, np.zeros(10))), "got ndarray"),
@@ -294,43 +294,49 @@ WRONG = [
     (lambda m: vt.train(m, fake(), task="clasify"), "got 'clasify'; did you mean 'classify'"),
     (lambda m: vt.train(m, fake(), task="segment"), "has one class per image, the task needs a mask per image"),
     (lambda m: vt.train(m.config, fake(), weights=3), "weights must be text, got 3"),
-    (lambda m: vt.train(m, fake(), weights="x.pt"), "the model brings its own weights"),
+    (lambda m: vt.train(m, fake(), weights="x.pt"), "the model already has weights"),
     (lambda m: vt.train(m, fake(), valid="nowhere"), "there is no 'nowhere'"),
     (lambda m: vt.train(m, fake(), valid=2), "must lie in"),
     (lambda m: vt.train(m, fake(), valid=True), "data is a path, .* got bool"),
     (lambda m: vt.train(m, (fake(), fake()), valid=fake()), r"data is a pair \(train, valid\) already"),
     (lambda m: vt.train(m, fake(classes=1)), "only one class, '0'"),
-    (lambda m: vt.train(m, [(IMAGES[0], {"boxes": [], "labels": []})] * 9), "no task learns from these"),
-    (lambda m: vt.evaluate(3, fake()), "a Vitreous model or an accelerated one is needed, got int"),
-    (lambda m: vt.evaluate(nn.Linear(2, 2), fake()), "is needed, got Linear"),
+    (lambda m: vt.train(m, [(IMAGES[0], {"boxes": [], "labels": []})] * 9), "no task supports"),
+    (lambda m: vt.evaluate(3, fake()), "a Vitreous model or an accelerated model, got int"),
+    (lambda m: vt.evaluate(nn.Linear(2, 2), fake()), "or an accelerated model, got Linear"),
     (lambda m: vt.evaluate(m, None), "data is a path, .* got NoneType"),
     (lambda m: vt.evaluate(m, DataLoader(fake())), "give its dataset"),
-    (lambda m: vt.evaluate(m, fake(), split="test"), "split 'test' chooses a part of data .* leave it out"),
+    (
+        lambda m: vt.evaluate(m, fake(), split="test"),
+        "split='test' needs data given by path or as Splits; leave it out",
+    ),
     (lambda m: vt.evaluate(m, "digits", split=3), "split must be train, valid or test, got 3"),
     (lambda m: vt.evaluate(m, fake(), image_size="x"), "image_size must be a positive int"),
     (lambda m: vt.evaluate(m, fake(), task="x"), "task must be a task's name or options, got 'x'"),
     (lambda m: vt.evaluate(m, fake(), engine=3), "engine must be one of eager, auto, got 3"),
     (lambda m: vt.evaluate(m, fake(), batch_size=0), "batch_size must be at least 1, got 0"),
     (lambda m: vt.evaluate(m, fake(), progress=3), "progress must be a function, got 3"),
-    (lambda m: vt.Predictor(None), "is needed, got NoneType"),
-    (lambda m: vt.Predictor(m, model="vit_tiny_16"), "this is a model already; leave out 'vit_tiny_16'"),
+    (lambda m: vt.Predictor(None), "or an accelerated model, got NoneType"),
+    (
+        lambda m: vt.Predictor(m, model="vit_tiny_16"),
+        "model='vit_tiny_16' is only for weights files, and a ViT was given",
+    ),
     (lambda m: vt.Predictor(m, engine="fast"), "engine must be one of eager, auto, got 'fast'"),
     (lambda m: vt.Predictor(m, top="x"), "top must be a whole number, got 'x'"),
     (lambda m: vt.Predictor(m, batch_size=0), "batch_size must be at least 1, got 0"),
-    (lambda m: vt.Predictor(m, device="cpoo"), "device must be a device of torch, .* got 'cpoo'"),
-    (lambda m: vt.Predictor(m, device=3.5), "device must be a device of torch, .* got 3.5"),
+    (lambda m: vt.Predictor(m, device="cpoo"), "device must be a torch device such as .* got 'cpoo'"),
+    (lambda m: vt.Predictor(m, device=3.5), "device must be a torch device such as .* got 3.5"),
     (lambda m: vt.Predictor(m)(3), "an image is .* got int"),
     (lambda m: vt.Predictor(m)(iter([])), "an image is .* got list_iterator"),
     (lambda m: vt.Predictor(m).embed([3]), "an image is .* got int"),
-    (lambda m: list(vt.Predictor(m).predict_many(3)), "several images are a list, .* got int"),
-    (lambda m: list(vt.Predictor(m).predict_many(IMAGES[0])), "several images are a list, .* got Tensor"),
+    (lambda m: list(vt.Predictor(m).predict_many(3)), "expected a list of images, .* got int"),
+    (lambda m: list(vt.Predictor(m).predict_many(IMAGES[0])), "expected a list of images, .* got Tensor"),
     (lambda m: list(vt.Predictor(m).embed_many("nowhere/*.jpg")), r"no file matches 'nowhere/\*.jpg'"),
     (lambda m: vt.load(3), "not int"),
     (lambda m: vt.load(m), "not ViT"),
     (lambda m: vt.load("nothing"), "no public weight 'nothing'"),
     (lambda m: vt.create_model(3), "by name or by config, got int"),
     (lambda m: vt.create_model(m), "by name or by config, got ViT"),
-    (lambda m: vt.create_model("vit_tny"), "there is no model 'vit_tny'; did you mean"),
+    (lambda m: vt.create_model("vit_tny"), "unknown model 'vit_tny'; did you mean"),
     (lambda m: vt.create_model("vit_tiny_16", num_clases=3), "did you mean 'num_classes'"),
     (lambda m: vt.create_model("vit_tiny_16", num_classes="x"), "num_classes must be a whole number, got 'x'"),
     (lambda m: vt.save(3, "x.safetensors"), "save needs a Vitreous model, got int"),
@@ -340,14 +346,14 @@ WRONG = [
     (lambda m: vt.accelerate(m, IMAGES.numpy()), "example must be .* got ndarray"),
     (lambda m: vt.accelerate(m, IMAGES[0]), r"images must have shape \(batch, channels, height, width\)"),
     (lambda m: vt.accelerate(m, IMAGES, "fp8"), "precision must be one of"),
-    (lambda m: vt.accelerate(m, IMAGES, tolerance="x"), "tolerance must be above 0, got 'x'"),
+    (lambda m: vt.accelerate(m, IMAGES, tolerance="x"), "tolerance must be positive, got 'x'"),
     (lambda m: vt.accelerate(m, IMAGES, engines=3), "engines must be text, or several in a list; got 3"),
-    (lambda m: vt.accelerate(m, IMAGES, tell=3), "tell must be a function, got 3"),
+    (lambda m: vt.accelerate(m, IMAGES, progress=3), "progress must be a function, got 3"),
     (lambda m: vt.export("x.safetensors", "x.onnx"), "export needs a Vitreous model, got str"),
     (lambda m: vt.export(m, 3), "not int"),
     (lambda m: vt.export(m, "x.foo"), "should end in .onnx or .pt2"),
-    (lambda m: vt.export(m, "x.onnx", format=3), "there is no format 3"),
-    (lambda m: vt.export(m, "x.onnx", batches=3), "batches must be sizes to try, each at least 1, got 3"),
+    (lambda m: vt.export(m, "x.onnx", format=3), "unknown format 3"),
+    (lambda m: vt.export(m, "x.onnx", batches=3), "batches must be positive batch sizes such as .*, got 3"),
     (lambda m: vt.export(m, "x.onnx", tolerance="x"), "tolerance must be a number, got 'x'"),
     (lambda m: vt.record("x").__enter__(), "record needs a Vitreous model, got str"),
     (lambda m: vt.record(m, 3).__enter__(), "layers must be text, or several in a list; got 3"),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vitreous.explain.explanation import Explanation
     from vitreous.explain.record import record
     from vitreous.explain.trace import Trace
-    from vitreous.models import create_model, list_models
+    from vitreous.models import list_models
     from vitreous.models.base import Backbone, Config, FeatureMap, Features, Model, ModelConfig
     from vitreous.models.edit import Edit
     from vitreous.models.pyramid import PyramidConfig, StageConfig
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from vitreous.train.config import TrainConfig
     from vitreous.weights.files import save
     from vitreous.weights.load import LoadReport, load, load_weights
+    from vitreous.weights.pretrained import create_model
+    from vitreous.weights.publish import push_to_hub
     from vitreous.weights.published import list_weights
 
 _HOME = {
@@ -80,7 +82,6 @@ _HOME = {
     "Trace": "vitreous.explain.trace",
     "explain": "vitreous.explain.explainer",
     "record": "vitreous.explain.record",
-    "create_model": "vitreous.models",
     "list_models": "vitreous.models",
     "Backbone": "vitreous.models.base",
     "Config": "vitreous.models.base",
@@ -123,7 +124,9 @@ _HOME = {
     "LoadReport": "vitreous.weights.load",
     "load": "vitreous.weights.load",
     "load_weights": "vitreous.weights.load",
+    "create_model": "vitreous.weights.pretrained",
     "list_weights": "vitreous.weights.published",
+    "push_to_hub": "vitreous.weights.publish",
 }
 _RENAMED = {"portrait": "explain", "Portrait": "Explanation"}
 __all__ = ["__version__", *_HOME]

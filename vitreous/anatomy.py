@@ -1,7 +1,7 @@
-"""What a model is made of, part by part in the order of computation: seen by watching one forward pass.
+"""Summarize a model's parts in the order of computation, from the hooks of one forward pass.
 
-Nothing here knows a family. A part is a block, or whatever holds no block: a stem, a step between stages, a norm, the
-classifier. Blocks of a stage that keep the map's shape are one row.
+This works for every family. A part is a block, or a module without blocks: a stem, a downsampling layer, a norm, the
+classifier. Consecutive blocks of a stage with the same output shape are merged.
 """
 
 from __future__ import annotations
@@ -21,49 +21,51 @@ from vitreous.spec import Size
 
 
 @dataclass(frozen=True)
-class Part:
-    """Some modules that follow each other and do the same."""
+class ModelPart:
+    """One module, or consecutive blocks of the same shape."""
 
-    home: str  # where they stand in the model, as in stages.0.blocks
-    titles: tuple[str, ...]  # of each module, as in ("window attention", "shifted window attention")
+    module_path: str  # e.g. stages.0.blocks
+    titles: tuple[str, ...]  # one per module, e.g. ("window attention", "shifted window attention")
     is_block: bool
-    dim: int  # channels that come out
-    grid: Grid | None  # cells that come out, or None where it is tokens without a grid or a vector
-    num_tokens: int  # that come out
-    stride: int | None  # height of a cell in pixels
+    dim: int  # output channels
+    grid: Grid | None  # height and width of the output; None for tokens without a grid, or a vector
+    num_tokens: int  # of the output
+    stride: int | None  # of the output, in pixels
     parameters: int
     macs: int
 
     @property
-    def kinds(self) -> tuple[str, ...]:
-        """The titles without repetition, in the order they first come in."""
+    def distinct_titles(self) -> tuple[str, ...]:
+        """The titles without duplicates, in order of first occurrence."""
         return tuple(dict.fromkeys(self.titles))
 
 
 @dataclass(frozen=True)
 class Anatomy:
+    """The cost of a model and its parts."""
+
     cost: Cost
-    parts: tuple[Part, ...]
+    parts: tuple[ModelPart, ...]
 
     @property
     def other_parameters(self) -> int:
-        """Of no part: tokens and the like."""
+        """Parameters outside the parts, e.g. the class token."""
         return self.cost.parameters - sum(part.parameters for part in self.parts)
 
 
 def anatomy(model: str | Config, **overrides: Any) -> Anatomy:
-    """The parts of a model, by name or config, with shapes at its native size.
+    """Return the parts of a model, given by name or config, with shapes at its native image size.
 
     >>> [part.grid for part in anatomy("swin_tiny").parts if part.is_block]
     """
     found = cost(model, **overrides)
-    blocks = set(found.twin.blocks)
+    blocks = set(found.meta_model.blocks)
     parts = []
-    for name, module, args, output in watch(found.twin, found.image_size):
-        dim, grid, num_tokens = shape(output, args)
+    for name, module, args, output in trace_units(found.meta_model, found.image_size):
+        dim, grid, num_tokens = output_shape(output, args)
         parts.append(
-            Part(
-                home=name.rpartition(".")[0] if module in blocks else name,
+            ModelPart(
+                module_path=name.rpartition(".")[0] if module in blocks else name,
                 titles=(title(module, name),),
                 is_block=module in blocks,
                 dim=dim,
@@ -74,11 +76,11 @@ def anatomy(model: str | Config, **overrides: Any) -> Anatomy:
                 macs=sum(found.module_macs[inner] for inner in module.modules()),
             )
         )
-    return Anatomy(found, tuple(merge(parts)))
+    return Anatomy(found, tuple(merge_blocks(parts)))
 
 
 def units(model: Model) -> Iterator[tuple[str, nn.Module]]:
-    """Blocks, and what holds none, with their names."""
+    """Yield blocks, and the largest modules without blocks, with their names."""
     blocks = set(model.blocks)
 
     def walk(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -91,8 +93,8 @@ def units(model: Model) -> Iterator[tuple[str, nn.Module]]:
     return walk("", model)
 
 
-def watch(model: Model, image_size: Size) -> list[tuple[str, nn.Module, tuple[Any, ...], Tensor]]:
-    """What every unit with parameters was given and gave, in the order of their calls."""
+def trace_units(model: Model, image_size: Size) -> list[tuple[str, nn.Module, tuple[Any, ...], Tensor]]:
+    """Run the model on the meta device; return (name, module, args, output) of each unit with parameters, in order."""
     seen: list[tuple[str, nn.Module, tuple[Any, ...], Tensor]] = []
 
     def watcher(name: str) -> Any:
@@ -112,8 +114,8 @@ def watch(model: Model, image_size: Size) -> list[tuple[str, nn.Module, tuple[An
     return seen
 
 
-def shape(output: Tensor, args: tuple[Any, ...]) -> tuple[int, Grid | None, int]:
-    """Channels, grid if there is one, and tokens of what a unit gave."""
+def output_shape(output: Tensor, args: tuple[Any, ...]) -> tuple[int, Grid | None, int]:
+    """Return channels, grid (None without one) and number of tokens of a unit's output."""
     if output.ndim == 4:
         return output.shape[1], (output.shape[2], output.shape[3]), output.shape[2] * output.shape[3]
     grid = next((arg for arg in args[1:] if isinstance(arg, tuple)), None)
@@ -121,34 +123,38 @@ def shape(output: Tensor, args: tuple[Any, ...]) -> tuple[int, Grid | None, int]
 
 
 def stride(found: Cost, grid: Grid) -> int:
-    """The model's own where it leaves that many cells; another where a block has a grid of its own inside."""
+    """Return the model's stride with that grid height, or the ratio if a block uses a different grid internally."""
     height = found.image_size[0]
-    own = (stride for stride, _ in found.twin.strides if -(-height // stride) == grid[0])
+    own = (stride for stride, _ in found.meta_model.strides if -(-height // stride) == grid[0])
     return next(own, round(height / grid[0]))
 
 
 def title(module: nn.Module, name: str) -> str:
-    """What it is, in words: a block goes by its mixer, what has no kind of its own by its name in the model."""
+    """Describe a module in words: a block by its mixer, an ``nn.Sequential`` by its attribute name."""
     mixer = getattr(module, "mixer", None)
     if isinstance(module, nn.Sequential):
         return name.rpartition(".")[2]
     if not isinstance(mixer, nn.Module):
-        return spoken(type(module).__name__)
+        return split_camel_case(type(module).__name__)
     shifted = "shifted " if getattr(mixer, "shifted", False) else ""
-    return shifted + spoken(type(mixer).__name__).removeprefix("shifted ")
+    return shifted + split_camel_case(type(mixer).__name__).removeprefix("shifted ")
 
 
-def spoken(name: str) -> str:
-    """WindowAttention → window attention; MBConv → MB conv."""
+def split_camel_case(name: str) -> str:
+    """Split a class name into words: WindowAttention → window attention, MBConv → MB conv."""
     words = re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z][a-z]+|[A-Z]+|\d+d?", name)
     return " ".join(word if word.isupper() and len(word) > 1 else word.lower() for word in words)
 
 
-def merge(parts: list[Part]) -> Iterator[Part]:
-    """Blocks of one home and one shape, which follow each other, as one part."""
-    held: Part | None = None
+def merge_blocks(parts: list[ModelPart]) -> Iterator[ModelPart]:
+    """Merge consecutive blocks with the same path and output shape."""
+    held: ModelPart | None = None
     for part in parts:
-        if held and part.is_block and (part.home, part.dim, part.grid) == (held.home, held.dim, held.grid):
+        if (
+            held
+            and part.is_block
+            and (part.module_path, part.dim, part.grid) == (held.module_path, held.dim, held.grid)
+        ):
             held = replace(
                 part,
                 titles=held.titles + part.titles,

@@ -1,7 +1,7 @@
-"""Every model at a glance: its size, its cost, where it comes from, which public weights fit.
+"""A searchable catalog of all models: size, cost, paper and published weights.
 
-The numbers lie beside this file, in ``catalog.json``, since working them all out takes a minute; a test does it and
-compares. After adding a model:
+Parameters and MACs are stored in ``catalog.json``, since computing them takes a minute; a test recomputes and compares
+them. After adding a model, run:
 
     python -m vitreous.catalog
 """
@@ -27,15 +27,17 @@ Order = Literal["family", "name", "parameters", "macs", "accuracy"]
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogEntry:
+    """A model of the catalog."""
+
     name: str
     paper: Paper
     parameters: int
     macs: int  # at the native image size
     image_size: Size
-    strides: tuple[int, ...]  # of its maps, in pixels
-    weights: tuple[str, ...]  # tags of public weights, each loadable as name.tag
-    accuracy: Accuracy | None  # the best of those in weights/accuracy.py
+    strides: tuple[int, ...]  # of its feature maps, in pixels
+    weights: tuple[str, ...]  # tags of published weights, each loadable as name.tag
+    accuracy: Accuracy | None  # the best in weights/accuracy.py
 
 
 def catalog(
@@ -46,8 +48,19 @@ def catalog(
     max_macs: float | None = None,
     with_weights: bool = False,
     order: Order = "family",
-) -> list[Entry]:
-    """The models whose name matches a shell pattern, filtered and sorted.
+) -> list[CatalogEntry]:
+    """List models, filtered and sorted.
+
+    Args:
+        pattern: Shell pattern of the name, e.g. ``"vit_*"``.
+        family: Family of the model, ignoring case.
+        max_parameters: Largest number of parameters.
+        max_macs: Largest number of multiply-accumulates at the native image size.
+        with_weights: Only models with published weights.
+        order: Sort key; by default models are grouped by family.
+
+    Raises:
+        ValueError: The family or the order is unknown.
 
     >>> [entry.name for entry in catalog(max_parameters=6e6, with_weights=True, order="accuracy")]
     """
@@ -71,8 +84,8 @@ def catalog(
     )
 
 
-KEYS: dict[Order, Callable[[Entry], Any]] = {
-    "family": lambda entry: 0,  # sorting is stable, and the table of models is in families
+KEYS: dict[Order, Callable[[CatalogEntry], Any]] = {
+    "family": lambda entry: 0,  # sorting is stable, and MODELS is grouped by family
     "name": lambda entry: entry.name,
     "parameters": lambda entry: entry.parameters,
     "macs": lambda entry: entry.macs,
@@ -81,9 +94,9 @@ KEYS: dict[Order, Callable[[Entry], Any]] = {
 
 
 @cache
-def entry(name: str) -> Entry:
-    numbers = recorded().get(name) or measured(name)
-    return Entry(
+def entry(name: str) -> CatalogEntry:
+    numbers = recorded().get(name) or compute_entry(name)
+    return CatalogEntry(
         name=name,
         paper=paper_of(name),
         parameters=numbers["parameters"],
@@ -101,17 +114,17 @@ def recorded() -> dict[str, dict[str, Any]]:
     return numbers
 
 
-def measured(name: str) -> dict[str, Any]:
-    """What the file says of a model, worked out."""
+def compute_entry(name: str) -> dict[str, Any]:
+    """Compute a model's entry of ``catalog.json``."""
     from vitreous.cost import cost
 
     found = cost(name)
-    strides = [height for height, _ in found.twin.strides]
+    strides = [height for height, _ in found.meta_model.strides]
     return {"parameters": found.parameters, "macs": found.macs, "strides": strides}
 
 
 def write() -> None:
-    lines = [f" {json.dumps(name)}: {json.dumps(measured(name))}" for name in MODELS]
+    lines = [f" {json.dumps(name)}: {json.dumps(compute_entry(name))}" for name in MODELS]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

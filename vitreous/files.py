@@ -1,8 +1,8 @@
-"""Open, find and digest files, write them atomically, and name the commit of the code at hand.
+"""Open, find and hash files, write them atomically, and determine the git commit of this code.
 
-A file is written under a temporary name in its own folder, flushed to the disk and then renamed: readers see the old
-file or the new one, never half of it, even when power or disk fail midway. Standard library only, so that every module
-may import it.
+A file is written under a temporary name in the target folder, flushed to disk and then renamed: readers see the old
+file or the new one, never a partial one, even after a power failure. Standard library only, so that every module may
+import it.
 """
 
 from __future__ import annotations
@@ -18,32 +18,35 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
-#: Without waiting for the other end of a pipe; not every system has each of these flags.
-READING = os.O_RDONLY | sum(getattr(os, flag, 0) for flag in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
-ROOM = 4096  # bytes that must find room where results are to be written
+#: Non-blocking, so that opening a pipe does not wait; not every system has each of these flags.
+READ_FLAGS = os.O_RDONLY | sum(getattr(os, flag, 0) for flag in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+TRIAL_BYTES = 4096  # written to test whether a folder is writable
 
 
 class CannotWrite(OSError, ValueError):
-    """A path that no file can be created at: an OSError for code that can do without the file, and in one line."""
+    """A file cannot be written. Also a ``ValueError``, so that the command line reports it in one line."""
 
     def __str__(self) -> str:
         return f"cannot write {self.filename}: {self.strerror}"
 
 
 class CannotRead(OSError, ValueError):
-    """A path that no file can be read from, in one line."""
+    """A file cannot be read. Also a ``ValueError``, so that the command line reports it in one line."""
 
     def __str__(self) -> str:
         return f"cannot read {self.filename}: {self.strerror}"
 
 
 def open_file(path: str | os.PathLike[str]) -> BufferedReader:
-    """Open a regular file for reading; a named pipe, a device or a socket is refused, and nothing waits for it.
+    """Open a regular file for reading, without blocking on pipes, devices or sockets.
 
-    This is the one place that opens files of unknown origin: whatever is wrong is a :class:`CannotRead`.
+    All files of unknown origin are opened here.
+
+    Raises:
+        CannotRead: The path does not exist, is not a regular file, or may not be read.
     """
     try:
-        descriptor = os.open(path, READING)
+        descriptor = os.open(path, READ_FLAGS)
     except OSError as error:
         raise CannotRead(error.errno, error.strerror, os.fspath(path)) from None
     except ValueError as error:  # a null character in the name
@@ -59,60 +62,64 @@ def open_file(path: str | os.PathLike[str]) -> BufferedReader:
 def files_below(
     folder: str | os.PathLike[str], keep: Callable[[str], bool] = lambda name: True, *, others: list[str] | None = None
 ) -> Iterator[str]:
-    """Regular files below a folder, in no particular order; ``keep`` decides by name which files and folders count.
+    """Yield the regular files below a folder, in no particular order.
 
-    Links are followed, but no folder is entered twice, nor any that holds ``folder``: a link to a folder above ends.
-    Pipes, devices, sockets and links that lead nowhere are added to ``others``.
+    Links are followed, but no folder is visited twice, and links to a parent of ``folder`` are skipped.
+
+    Args:
+        folder: The folder to search.
+        keep: Filter for the names of files and folders.
+        others: A list to which pipes, devices, sockets and broken links are appended.
     """
-    entered = folders_above(folder)
-    waiting = [os.fspath(folder)]
-    while waiting:
-        place = waiting.pop()
+    visited = parent_folders(folder)
+    pending = [os.fspath(folder)]
+    while pending:
+        current = pending.pop()
         try:
-            found = os.stat(place)
-            if (found.st_dev, found.st_ino) in entered:
+            found = os.stat(current)
+            if (found.st_dev, found.st_ino) in visited:
                 continue
-            entered.add((found.st_dev, found.st_ino))
-            with os.scandir(place) as entries:
+            visited.add((found.st_dev, found.st_ino))
+            with os.scandir(current) as entries:
                 for entry in entries:
                     if keep(entry.name) and entry.is_dir():
-                        waiting.append(entry.path)
+                        pending.append(entry.path)
                     elif keep(entry.name) and entry.is_file():
                         yield entry.path
                     elif keep(entry.name) and others is not None:
                         others.append(entry.path)
         except OSError as error:
-            raise CannotRead(error.errno, error.strerror, error.filename or place) from None
+            raise CannotRead(error.errno, error.strerror, error.filename or current) from None
 
 
-def folders_above(folder: str | os.PathLike[str]) -> set[tuple[int, int]]:
-    """Device and inode of every folder that holds this one."""
-    above: set[tuple[int, int]] = set()
+def parent_folders(folder: str | os.PathLike[str]) -> set[tuple[int, int]]:
+    """Return device and inode of every parent of a folder."""
+    parents: set[tuple[int, int]] = set()
     for parent in Path(os.path.realpath(folder)).parents:
         with suppress(OSError):
             found = os.stat(parent)
-            above.add((found.st_dev, found.st_ino))
-    return above
+            parents.add((found.st_dev, found.st_ino))
+    return parents
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write ``content`` to ``path``, in whole or not at all."""
-    with replacing(path) as temporary:
+    """Write ``content`` to ``path`` completely or not at all."""
+    with atomic_replacement(path) as temporary:
         temporary.write_bytes(content)
 
 
 @contextmanager
-def replacing(path: Path, *, keep_suffix: bool = False) -> Iterator[Path]:
-    """Yield a new, empty file beside ``path`` that takes its place at the end, or is removed if anything goes wrong.
+def atomic_replacement(path: Path, *, keep_suffix: bool = False) -> Iterator[Path]:
+    """Yield a new, empty file in the folder of ``path`` that replaces it at the end, or is removed on an exception.
 
-    Its name ends in ``.part``; ``keep_suffix`` is for writers that choose the format by the suffix.
+    Its name ends in ``.part``. ``keep_suffix`` appends the suffix of ``path``, for writers that infer the format.
 
-    >>> with replacing(Path("model.onnx"), keep_suffix=True) as temporary:
+    >>> with atomic_replacement(Path("model.onnx"), keep_suffix=True) as temporary:
     ...     onnx.save(program, temporary)
     """
     path = path.resolve()
     temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.part{path.suffix if keep_suffix else ''}")
-    create(temporary, path)
+    create_temporary(temporary, path)
     try:
         yield temporary
         with open(temporary, "r+b") as file:
@@ -126,11 +133,11 @@ def replacing(path: Path, *, keep_suffix: bool = False) -> Iterator[Path]:
         raise
 
 
-def create(temporary: Path, path: Path) -> None:
-    """Create the empty temporary file, or say in one line why ``path`` cannot be written."""
+def create_temporary(temporary: Path, path: Path) -> None:
+    """Create the empty temporary file, or raise :class:`CannotWrite` with the reason."""
     if path.is_dir():
         raise CannotWrite(errno.EISDIR, "it is a folder", str(path))
-    if path.exists() and not path.is_file():  # renaming would replace it, /dev/null for instance
+    if path.exists() and not path.is_file():  # renaming would replace it, e.g. /dev/null
         raise CannotWrite(errno.EINVAL, "it is a pipe, a device or a socket, not a regular file", str(path))
     if not path.parent.is_dir():
         raise CannotWrite(errno.ENOENT, f"there is no folder {path.parent}", str(path))
@@ -140,34 +147,34 @@ def create(temporary: Path, path: Path) -> None:
         raise CannotWrite(error.errno, f"{error.strerror}; choose another folder", str(path)) from None
 
 
-def need_room(path: Path) -> None:
-    """Refuse in one line, before the work is done, a place where no small file can be written."""
+def check_writable(path: Path) -> None:
+    """Raise :class:`CannotWrite` if a small file cannot be written to ``path``; call it before long computations."""
     try:
         trial = path.with_name(f".{path.name}.{threading.get_native_id()}.trial")
-        create(trial, path)
+        create_temporary(trial, path)
         try:
-            trial.write_bytes(bytes(ROOM))
+            trial.write_bytes(bytes(TRIAL_BYTES))
         finally:
             trial.unlink(missing_ok=True)
     except CannotWrite:
         raise
     except OSError as error:
-        raise CannotWrite(error.errno, f"{error.strerror}; choose another place", str(path)) from None
+        raise CannotWrite(error.errno, f"{error.strerror}; choose another folder", str(path)) from None
 
 
 def digest(content: bytes | str) -> str:
-    """SHA-256 of bytes, or of a text in UTF-8, in hexadecimal digits."""
+    """Return the SHA-256 of bytes or of UTF-8 text, in hexadecimal."""
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()
 
 
 def file_digest(path: Path, algorithm: str = "sha256") -> str:
-    """Digest of a file's content, read in parts, in hexadecimal digits."""
+    """Return the digest of a file's content in hexadecimal, read in chunks."""
     with open_file(path) as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def commit() -> str:
-    """The git commit of this code, with ``-dirty`` behind it when files differ; empty outside a repository."""
+    """Return the git commit of this code, with the suffix ``-dirty`` if files differ; empty outside a repository."""
     command = ["git", "describe", "--always", "--dirty"]
     try:
         answer = subprocess.run(

@@ -1,8 +1,8 @@
-"""Memory that is given back and asked for again with every batch, kept instead.
+"""Retain freed CPU memory between batches.
 
-glibc asks the kernel for every tensor above 32 MiB and gives it back when the tensor dies, and it gives back the end of
-its heap as well; the kernel then fills each page with zeros before it is used again. A batch needs the same tensors as
-the one before: kept, the pages cost nothing but a process that does not shrink between the two.
+glibc maps every tensor above 32 MiB separately, unmaps it when it is freed, and trims the top of its heap as well; the
+kernel then zeroes each page before it is used again. Consecutive batches need tensors of the same sizes, so retaining
+the pages saves that work; in return, the process does not shrink between batches.
 """
 
 from __future__ import annotations
@@ -13,26 +13,25 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-TRIM_THRESHOLD, MMAP_MAX = -1, -4  # mallopt's names for its settings
+TRIM_THRESHOLD, MMAP_MAX = -1, -4  # parameters of mallopt
 NEVER_TRIM, NO_MAPPINGS = -1, 0
-USUAL_TRIM, USUAL_MAPPINGS = 64 * 2**20, 65536  # where glibc arrives by itself once large tensors have come and gone
+USUAL_TRIM, USUAL_MAPPINGS = 64 * 2**20, 65536  # what glibc adapts to after large tensors were freed
 
 _users, _lock = 0, threading.Lock()
 
 
 @contextmanager
-def memory_kept() -> Iterator[None]:
-    """Freed memory stays with the process inside the ``with``, or the outermost of several, and is returned after it;
-    without glibc, no change."""
-    join(1)
+def retain_freed_memory() -> Iterator[None]:
+    """Keep freed memory in the process until the outermost ``with`` block ends; does nothing without glibc."""
+    change_users(1)
     try:
         yield
     finally:
-        join(-1)
+        change_users(-1)
 
 
-def join(more: int) -> None:
-    """The first to come changes the settings, the last to leave changes them back."""
+def change_users(more: int) -> None:
+    """Change the number of active blocks: the first sets glibc's parameters, the last restores them."""
     global _users
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is None or not hasattr(libc, "mallopt"):

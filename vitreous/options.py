@@ -1,8 +1,8 @@
-"""Settings as frozen dataclasses that check their own values: a model's, a mixer's, an optimizer's, a run's.
+"""Settings as frozen dataclasses with validation and JSON serialization, e.g. of models, mixers, optimizers and runs.
 
-A misspelled option names the nearest one, a choice lists the choices, a number keeps its bounds, and any of them can be
-written as JSON and read back. What exists in several kinds, such as mixers, is chosen by name: :class:`Named`. Without
-torch, so that every module may import it.
+Errors suggest the nearest option for a misspelled name, list the choices, and state the bounds of a number. Components
+with several implementations, such as mixers, are selected by name: :class:`Named`. Without torch, so that every module
+may import it.
 """
 
 from __future__ import annotations
@@ -25,43 +25,48 @@ LARGEST_INT = 2**63 - 1
 
 @dataclass(frozen=True)
 class Between:
-    """Bounds of a number, as in ``Annotated[float, Between(0, 1)]``; both belong to it unless left out."""
+    """Bounds of a number, as in ``Annotated[float, Between(0, 1)]``; both are inclusive unless excluded."""
 
-    least: float
-    most: float = math.inf
-    without_least: bool = False
-    without_most: bool = False
+    minimum: float
+    maximum: float = math.inf
+    exclude_minimum: bool = False
+    exclude_maximum: bool = False
 
     def check(self, name: str, value: float) -> None:
-        low = value > self.least if self.without_least else value >= self.least
-        high = value < self.most if self.without_most else value <= self.most
+        low = value > self.minimum if self.exclude_minimum else value >= self.minimum
+        high = value < self.maximum if self.exclude_maximum else value <= self.maximum
         if not (low and high):
             raise ValueError(f"{name} must {self}, got {value}")
 
     def __str__(self) -> str:
-        if self.most < math.inf:
-            ends = "(" if self.without_least else "[", ")" if self.without_most else "]"
-            return f"lie in {ends[0]}{self.least:g}, {self.most:g}{ends[1]}"
-        if self.least == 0:
-            return "be positive" if self.without_least else "not be negative"
-        return f"be {'greater than' if self.without_least else 'at least'} {self.least:g}"
+        if self.maximum < math.inf:
+            ends = "(" if self.exclude_minimum else "[", ")" if self.exclude_maximum else "]"
+            return f"lie in {ends[0]}{self.minimum:g}, {self.maximum:g}{ends[1]}"
+        if self.minimum == 0:
+            return "be positive" if self.exclude_minimum else "not be negative"
+        return f"be {'greater than' if self.exclude_minimum else 'at least'} {self.minimum:g}"
 
 
-Positive = Annotated[float, Between(0, without_least=True)]
+Positive = Annotated[float, Between(0, exclude_minimum=True)]
 Share = Annotated[float, Between(0, 1)]
-Rate = Annotated[float, Between(0, 1, without_most=True)]
+Rate = Annotated[float, Between(0, 1, exclude_maximum=True)]
 Count = Annotated[int, Between(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base of all settings; every instance has checked its fields against their types."""
+    """Base class of settings: a frozen, keyword-only dataclass that validates its fields against their annotations.
 
-    #: Options of earlier versions, with what is written today.
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Dropout(Options):
+    ...     rate: Rate = 0.1
+    """
+
+    #: Removed options of earlier versions, with their replacement for the error message.
     moved: ClassVar[Mapping[str, str]] = {}
 
     def __new__(cls, *values: Any, **options: Any) -> Self:
-        check_names(cls, options)
+        check_option_names(cls, options)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -71,12 +76,12 @@ class Options:
             object.__setattr__(self, field.name, value)
 
     def override(self, **overrides: Any) -> Self:
-        """A copy with some fields changed; an unknown name is an error that names the nearest field."""
+        """Return a copy with some fields changed; an unknown name raises ``ValueError`` with the nearest field."""
         return replace(self, **overrides)
 
     @classmethod
     def given(cls, name: str, value: Any) -> Self:
-        """Settings as they were given for the option ``name``: an instance, or the JSON of one."""
+        """Convert the value of the option ``name``, an instance or its JSON, to settings."""
         if isinstance(value, cls):
             return value
         if isinstance(value, Mapping):
@@ -84,14 +89,15 @@ class Options:
         raise ValueError(f"{name} must be a {cls.__name__}, got {value!r}")
 
     def to_json(self) -> dict[str, Any]:
-        return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
+        return {field.name: to_jsonable(getattr(self, field.name)) for field in fields(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Named(Options, ABC):
-    """Settings chosen by name: ``"sgd"``, ``SGD(lr=0.1)`` and ``{"optimizer": "sgd", "lr": 0.1}`` are equivalent.
+    """Settings selected by name: ``"sgd"``, ``SGD(lr=0.1)`` and ``{"optimizer": "sgd", "lr": 0.1}`` are equivalent.
 
-    A base such as ``Optimizer`` has a ``key`` in that JSON, and the :meth:`table` of names.
+    A base class such as ``Optimizer`` defines ``key``, the field of the name in that JSON, and :meth:`table`, the
+    registry; a subclass defines its ``name``.
     """
 
     key: ClassVar[str]
@@ -100,11 +106,11 @@ class Named(Options, ABC):
     @classmethod
     @abstractmethod
     def table(cls) -> Mapping[str, Named]:
-        """Every one by its name, with its defaults."""
+        """Return the registry: default settings by name."""
 
     @classmethod
     def given(cls, name: str, value: Any) -> Self:
-        """Settings by name, as an instance, or as their JSON."""
+        """Convert the value of the option ``name``, a name, an instance or its JSON, to settings."""
         if isinstance(value, cls):
             return value
         known = cls.table()
@@ -120,23 +126,23 @@ class Named(Options, ABC):
         return {self.key: self.name, **super().to_json()}
 
 
-def plain(value: Any) -> Any:
+def to_jsonable(value: Any) -> Any:
     if isinstance(value, Options):
         return value.to_json()
-    return [plain(part) for part in value] if isinstance(value, tuple) else value
+    return [to_jsonable(part) for part in value] if isinstance(value, tuple) else value
 
 
-def check_names(kind: type[Options], given: Iterable[str]) -> None:
+def check_option_names(kind: type[Options], given: Iterable[str]) -> None:
     names = [field.name for field in fields(kind)]
     for name in given:
         if name in kind.moved:
-            raise ValueError(f"{kind.__name__} has no option {name!r} any more; write {kind.moved[name]}")
+            raise ValueError(f"{kind.__name__} no longer has an option {name!r}; use {kind.moved[name]}")
         if name not in names:
             raise ValueError(f"{kind.__name__} has no option {name!r}{did_you_mean(name, names)}")
 
 
 def checked(name: str, value: Any, hint: Any, bounds: Between | None = None) -> Any:
-    """A value as its type says: a number in its bounds, a size, one of the choices, options, or a row of these."""
+    """Validate a value against its annotation and convert it: numbers, sizes, literals, options, or tuples of these."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         found = next((note for note in parts[1:] if isinstance(note, Between)), None)
@@ -148,7 +154,7 @@ def checked(name: str, value: Any, hint: Any, bounds: Between | None = None) -> 
     if hint == Size:
         return pair(value, name)
     if origin is tuple:
-        return checked_row(name, value, parts)
+        return checked_tuple(name, value, parts)
     if isinstance(hint, type) and issubclass(hint, Options):
         return hint.given(name, value)
     if hint is bool and not isinstance(value, bool):
@@ -157,7 +163,7 @@ def checked(name: str, value: Any, hint: Any, bounds: Between | None = None) -> 
         return checked_int(name, value, bounds)
     if hint is float:
         return checked_float(name, value, bounds)
-    return checked_text(name, value) if hint is str else value
+    return checked_str(name, value) if hint is str else value
 
 
 def checked_choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
@@ -170,17 +176,17 @@ def checked_choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
 
 
 def checked_union(name: str, value: Any, hints: tuple[Any, ...], bounds: Between | None) -> Any:
-    """None where it may be, else a value of the one type beside it; several types are left to whoever takes them."""
+    """Validate an optional value; unions of several types are left to the consumer."""
     others = [hint for hint in hints if hint is not NoneType]
     if len(others) > 1 or (value is None and NoneType in hints):
         return value
     return checked(name, value, others[0], bounds)
 
 
-def checked_row(name: str, value: Any, hints: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Values in a row: as many as there are types, or with ``...`` one or more of one type."""
+def checked_tuple(name: str, value: Any, hints: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Validate a tuple: one value per annotation, or with ``...`` one or more of the same type."""
     if not isinstance(value, Iterable) or isinstance(value, str | Mapping):
-        raise ValueError(f"{name} must be several values in a row, got {value!r}")
+        raise ValueError(f"{name} must be a sequence of values, got {value!r}")
     row = tuple(value)
     if hints[1:] == (...,):
         hints = hints[:1] * len(row)
@@ -191,28 +197,28 @@ def checked_row(name: str, value: Any, hints: tuple[Any, ...]) -> tuple[Any, ...
     return tuple(checked(f"each of {name}", part, hint) for part, hint in zip(row, hints, strict=True))
 
 
-def checked_text(name: str, value: Any) -> str:
+def checked_str(name: str, value: Any) -> str:
     if not isinstance(value, str | os.PathLike):
-        raise ValueError(f"{name} must be text, got {value!r}")
+        raise ValueError(f"{name} must be a string, got {value!r}")
     return os.fspath(value)
 
 
 def checked_texts(name: str, value: Any) -> list[str]:
-    """One text or several, as a list."""
+    """Return one or several strings as a list."""
     texts = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else None
     if texts is None or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"{name} must be text, or several in a list; got {value!r:.80}")
+        raise ValueError(f"{name} must be a string or a list of strings, got {value!r:.80}")
     return texts
 
 
 def check_callable(name: str, value: Any) -> None:
-    """Refuse what is neither left out nor a function."""
+    """Raise ``ValueError`` unless the value is None or callable."""
     if value is not None and not callable(value):
         raise ValueError(f"{name} must be a function, got {value!r:.80}")
 
 
 def checked_int(name: str, value: Any, bounds: Between | None = None) -> int:
-    """A whole number: at least 1, or 0 for a number of things, where no bounds are given."""
+    """Validate an integer. Without bounds it must be at least 1, or 0 if its name begins with ``num_``."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise ValueError(f"{name} must be a whole number, got {value!r}")
     value = operator.index(value)
@@ -223,14 +229,15 @@ def checked_int(name: str, value: Any, bounds: Between | None = None) -> int:
 
 
 def checked_float(name: str, value: Any, bounds: Between | None = None) -> float:
-    """A number: not negative, and below 1 for a rate, where no bounds are given."""
+    """Validate a number. Without bounds it must not be negative, and be below 1 if its name ends in ``_rate``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise ValueError(f"{name} must be a number, got {value!r}")
-    (bounds or Between(0, 1 if name.endswith("_rate") else math.inf, without_most=True)).check(name, value)
+    (bounds or Between(0, 1 if name.endswith("_rate") else math.inf, exclude_maximum=True)).check(name, value)
     return float(value)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the end of an error message: the nearest known word, or all of them if there are few."""
     known = list(known)
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if near:

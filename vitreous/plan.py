@@ -1,4 +1,4 @@
-"""Will it fit, how to shard it, how long will it take: a training run on many devices, from the cost formulas alone."""
+"""Plan a training run on many devices from cost formulas: memory, sharding, micro-batch size and duration."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from vitreous.cost import BYTES, Precision, cost
 from vitreous.models.base import Config
 from vitreous.spec import Size
 
-USABLE = 0.9  # of a device's memory; the rest goes to fragmentation and the libraries
-FORWARD_AND_BACKWARD = 3  # a backward pass costs two forward passes
-RECOMPUTED = 4  # with checkpointing the forward pass runs twice
+USABLE = 0.9  # share of a device's memory; the rest is left for fragmentation and libraries
+FORWARD_AND_BACKWARD = 3  # in forward passes: a backward pass costs two
+RECOMPUTED = 4  # with activation checkpointing, which repeats the forward pass
 
 
 @dataclass(frozen=True)
-class Option:
-    """One way to lay the run out, and how many images a device can then hold at once."""
+class PlanOption:
+    """A parallel layout, with the memory it needs and the largest micro-batch that fits."""
 
-    shards: int  # devices that share one copy of parameters, gradients and moments
+    shards: int  # devices that share one copy of parameters, gradients and optimizer state
     checkpointing: bool
     state_bytes: float
     bytes_per_image: float
@@ -32,7 +32,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Plan:
-    """What was asked, what was tried, and the first option that works (None if none does)."""
+    """The requested run, the layouts considered, and the first that fits (None if none does)."""
 
     model: str
     image_size: Size
@@ -45,8 +45,8 @@ class Plan:
     batch: int
     precision: Precision
     utilization: float
-    options: tuple[Option, ...]
-    chosen: Option | None
+    options: tuple[PlanOption, ...]
+    chosen: PlanOption | None
 
     @property
     def per_device(self) -> int:
@@ -54,7 +54,7 @@ class Plan:
 
     @property
     def accumulation(self) -> int:
-        """Forward passes per step and device."""
+        """Gradient accumulation: micro-batches per step and device; 0 if nothing fits."""
         return math.ceil(self.per_device / min(self.per_device, self.chosen.micro_batch)) if self.chosen else 0
 
     @property
@@ -79,7 +79,24 @@ def plan(
     precision: Precision = "bf16",
     utilization: float = 0.4,
 ) -> Plan:
-    """A training run of ``images`` seen in all, on ``devices`` with ``memory`` bytes and ``flops`` a second each."""
+    """Plan a training run.
+
+    Args:
+        model: Name or config of the model.
+        images: Number of training images in total, i.e. dataset size times epochs.
+        devices: Number of devices.
+        memory: Memory of each device in bytes.
+        flops: Peak FLOP/s of each device.
+        image_size: Image size; by default the model's.
+        batch: Global batch size.
+        precision: Compute precision.
+        utilization: Expected model FLOPs utilization (MFU).
+
+    Returns:
+        All layouts from DDP to FSDP over all devices, with and without activation checkpointing, and the chosen one.
+
+    >>> plan("vit_base_16", images=300 * 1.28e6, devices=8, memory=80e9, flops=312e12).seconds
+    """
     positive = {"images": images, "devices": devices, "memory": memory, "flops": flops, "batch": batch}
     for name, value in positive.items():
         if not value > 0:
@@ -89,7 +106,7 @@ def plan(
     if not 0 < utilization <= 1:
         raise ValueError(f"utilization must lie in (0, 1], got {utilization}")
     one = cost(model, image_size, precision=precision)
-    # a sharded model still gathers one block at a time to compute with it, and the next while it does
+    # FSDP gathers the parameters of the current block and prefetches those of the next
     gathered = 2 * one.parameters / one.depth * BYTES[precision]
     options = []
     for checkpointing in (False, True):
@@ -97,7 +114,7 @@ def plan(
         for shards in (2**power for power in range(devices.bit_length()) if 2**power <= devices):
             state = one.state_bytes / shards + (gathered if shards > 1 else 0)
             micro_batch = int((USABLE * memory - state) // per_image)
-            options.append(Option(shards, checkpointing, state, per_image, max(0, micro_batch)))
+            options.append(PlanOption(shards, checkpointing, state, per_image, max(0, micro_batch)))
     enough = min(8, math.ceil(batch / devices))
     chosen = next((option for option in options if option.micro_batch >= enough), None)
     chosen = chosen or next((option for option in options if option.micro_batch >= 1), None)

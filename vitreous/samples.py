@@ -1,8 +1,8 @@
-"""What passes between data, task and model: inputs, targets, and batches of both.
+"""Inputs, targets and batches: the data structures shared by datasets, tasks and models.
 
-A set of targets always stands for a batch, one entry per image; a single image's target is a batch of one. Coordinates
-and maps follow the image: :meth:`Targets.through` applies the views that the images went through, and
-:meth:`Targets.warp` the geometric operations of RandAugment.
+Targets are always batched, one entry per image; the target of a single image is a batch of one. Masks and boxes are
+transformed with their image: :meth:`Targets.apply_views` applies crops, resizes and flips, :meth:`Targets.warp` the
+geometric operations of RandAugment.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch import Tensor
 
 from vitreous.spec import Size
 
-IGNORED = 255  # mask value of pixels that count neither in the loss nor in a metric
+IGNORED = 255  # mask value of pixels excluded from loss and metrics
 Warp = Callable[[Any], Any]  # a geometric operation on a tv_tensor
 
 
-class Geometry(Protocol):
-    """What targets must know of a view (``data/view.py``)."""
+class ViewLike(Protocol):
+    """The interface of a view (``data/view.py``) that targets use."""
 
     @property
     def source(self) -> Size: ...
@@ -38,9 +38,12 @@ class Geometry(Protocol):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model sees: images (b, c, y, x), or (b, v, c, y, x) for v views of one scene, with whatever else it takes.
+    """Inputs of a model.
 
-    ``texts`` are token ids, ``cameras`` the projection matrices of the views.
+    Attributes:
+        images: Images (b, c, y, x), or (b, v, c, y, x) for v views of each scene.
+        texts: Token ids (b, t).
+        cameras: Projection matrices (b, v, 3, 4) of the views.
     """
 
     images: Float[Tensor, "b c y x"] | Float[Tensor, "b v c y x"]
@@ -57,45 +60,51 @@ class Inputs:
 
 
 class Targets(ABC):
-    """What a batch of images should give. A subclass is one kind of target and names itself for error messages."""
+    """Targets of a batch of images; each subclass is one type of target.
 
-    words: ClassVar[str]
-    mixable: ClassVar[bool] = False  # whether MixUp and CutMix can blend two of them
-    geometric: ClassVar[bool] = False  # whether they have places in the image
+    Attributes:
+        description: The type of target in error messages, e.g. "a mask per image".
+        mixable: Whether MixUp and CutMix can blend two targets.
+        geometric: Whether targets have coordinates in the image, and are transformed with it.
+    """
+
+    description: ClassVar[str]
+    mixable: ClassVar[bool] = False
+    geometric: ClassVar[bool] = False
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def take(self, rows: Any) -> Self:
-        """Some rows of the batch, by slice or by index."""
+        """Select rows of the batch, by slice or index."""
 
     @classmethod
     @abstractmethod
     def cat(cls, parts: Sequence[Any]) -> Targets:
-        """Join batches of this kind."""
+        """Concatenate batches of this type."""
 
     def to(self, device: str) -> Self:
         return self
 
     def check(self, sizes: Sequence[Size], num_classes: int) -> None:  # noqa: B027
-        """Refuse targets that do not fit images of these sizes, or name a class that does not exist."""
+        """Raise ``ValueError`` if targets do not match images of these sizes, or a class is out of range."""
 
-    def through(self, views: Sequence[Geometry]) -> Self:
-        """The same targets after each image went through its view."""
+    def apply_views(self, views: Sequence[ViewLike]) -> Self:
+        """Return the targets after each image was transformed by its view."""
         return self
 
     def warp(self, rows: Tensor, move: Warp, size: Size) -> Self:
-        """The same targets after ``move`` was applied to some images of ``size``."""
+        """Return the targets after ``move`` was applied to the images ``rows``, which have the size ``size``."""
         return self
 
 
 @dataclass(frozen=True)
 class Classes(Targets):
-    """One class per image: each row holds the share of every class, mostly a single one."""
+    """One class per image, as class vectors (b, k): one-hot, or shares that sum to 1."""
 
     values: Float[Tensor, "b k"]
-    words: ClassVar[str] = "one class per image"
+    description: ClassVar[str] = "one class per image"
     mixable: ClassVar[bool] = True
 
     def __len__(self) -> int:
@@ -115,23 +124,23 @@ class Classes(Targets):
         if self.values.shape != (len(sizes), num_classes):
             raise ValueError(
                 f"{len(sizes)} images of {num_classes} classes need targets of shape {(len(sizes), num_classes)}, "
-                f"got {tuple(self.values.shape)}"
+                f"got shape {tuple(self.values.shape)}"
             )
 
 
 @dataclass(frozen=True)
 class MultiLabels(Classes):
-    """Any number of labels per image: ones and zeros, NaN where a label is unknown."""
+    """Any number of labels per image, as vectors (b, k) of ones and zeros, with NaN for unknown labels."""
 
-    words: ClassVar[str] = "several labels per image"
+    description: ClassVar[str] = "several labels per image"
 
 
 @dataclass(frozen=True)
 class Masks(Targets):
-    """A class per pixel; 255 is ignored. All maps of a batch have one size."""
+    """Segmentation masks (b, y, x) of class indices; 255 is ignored."""
 
     values: UInt8[Tensor, "b y x"]
-    words: ClassVar[str] = "a mask per image"
+    description: ClassVar[str] = "a mask per image"
     geometric: ClassVar[bool] = True
 
     def __len__(self) -> int:
@@ -151,22 +160,22 @@ class Masks(Targets):
         for mask, size in zip(self.values, sizes, strict=True):
             if tuple(mask.shape) != tuple(size):
                 raise ValueError(
-                    f"a mask of {mask.shape[0]}×{mask.shape[1]} pixels belongs to an image of {size[0]}×{size[1]}; "
-                    "both must have the same size"
+                    f"a mask must have the size of its image, got {mask.shape[0]}×{mask.shape[1]} pixels for an image "
+                    f"of {size[0]}×{size[1]}"
                 )
         wrong = self.values[(self.values >= num_classes) & (self.values != IGNORED)]
         if len(wrong):
             raise ValueError(
-                f"a mask holds the value {int(wrong[0])}, which is no class: there are {num_classes}, numbered 0 to "
-                f"{num_classes - 1}, and {IGNORED} is ignored"
+                f"a mask holds the value {int(wrong[0])}, but there are {num_classes} classes, numbered 0 to "
+                f"{num_classes - 1}; {IGNORED} is ignored"
             )
 
-    def through(self, views: Sequence[Geometry]) -> Self:
+    def apply_views(self, views: Sequence[ViewLike]) -> Self:
         seen = [view.mask(mask) for mask, view in zip(self.values, views, strict=True)]
         return replace(self, values=torch.stack(seen))
 
     def warp(self, rows: Tensor, move: Warp, size: Size) -> Self:
-        from torchvision import tv_tensors  # here, since it takes long to import, and models import this file
+        from torchvision import tv_tensors  # slow to import, and every model imports this module
 
         values = self.values.clone()
         values[rows] = torch.as_tensor(move(tv_tensors.Mask(values[rows])))
@@ -175,11 +184,11 @@ class Masks(Targets):
 
 @dataclass(frozen=True)
 class Boxes(Targets):
-    """Objects with their classes: boxes (n, 4) as left, top, right, bottom in pixels of the image, n per image."""
+    """Bounding boxes: for each image, boxes (n, 4) as left, top, right, bottom in pixels, and class indices (n,)."""
 
     boxes: tuple[Float[Tensor, "n 4"], ...]
     classes: tuple[Int[Tensor, " n"], ...]
-    words: ClassVar[str] = "boxes with classes"
+    description: ClassVar[str] = "boxes with classes"
     geometric: ClassVar[bool] = True
 
     def __len__(self) -> int:
@@ -206,21 +215,23 @@ class Boxes(Targets):
     def check(self, sizes: Sequence[Size], num_classes: int) -> None:
         for boxes, classes, (height, width) in zip(self.boxes, self.classes, sizes, strict=True):
             if boxes.shape != (len(classes), 4):
-                raise ValueError(f"{len(classes)} objects need boxes of shape {(len(classes), 4)}, got {boxes.shape}")
+                raise ValueError(
+                    f"{len(classes)} objects need boxes of shape {(len(classes), 4)}, got {tuple(boxes.shape)}"
+                )
             left, top, right, bottom = boxes.unbind(1)
             inside = (left >= 0) & (top >= 0) & (right <= width) & (bottom <= height) & (left < right) & (top < bottom)
             if not bool(inside.all()):
                 wrong = [round(value, 1) for value in boxes[~inside][0].tolist()]
                 raise ValueError(
-                    f"the box {wrong} (left, top, right, bottom) is empty or leaves its image of {height}×{width} "
+                    f"the box {wrong} (left, top, right, bottom) is empty or exceeds its image of {height}×{width} "
                     "pixels (height×width); clip or drop it"
                 )
             if len(classes) and not 0 <= int(classes.min()) <= int(classes.max()) < num_classes:
                 raise ValueError(f"a box has a class outside 0 to {num_classes - 1}: {classes.tolist()}")
 
-    def through(self, views: Sequence[Geometry]) -> Self:
+    def apply_views(self, views: Sequence[ViewLike]) -> Self:
         moved = [view.boxes(boxes) for boxes, view in zip(self.boxes, views, strict=True)]
-        return self.kept([clipped(boxes, view.size) for boxes, view in zip(moved, views, strict=True)])
+        return self.drop_empty([clip_boxes(boxes, view.size) for boxes, view in zip(moved, views, strict=True)])
 
     def warp(self, rows: Tensor, move: Warp, size: Size) -> Self:
         from torchvision import tv_tensors
@@ -228,11 +239,11 @@ class Boxes(Targets):
         boxes = list(self.boxes)
         for row in rows.tolist():
             framed = tv_tensors.BoundingBoxes(boxes[row], format="XYXY", canvas_size=size, clamping_mode=None)
-            boxes[row] = clipped(torch.as_tensor(move(framed)), size)
-        return self.kept(boxes)
+            boxes[row] = clip_boxes(torch.as_tensor(move(framed)), size)
+        return self.drop_empty(boxes)
 
-    def kept(self, boxes: Sequence[Tensor]) -> Self:
-        """Only the boxes that still have an area."""
+    def drop_empty(self, boxes: Sequence[Tensor]) -> Self:
+        """Replace the boxes, dropping those without area."""
         seen = [(item[:, 2] > item[:, 0]) & (item[:, 3] > item[:, 1]) for item in boxes]
         return replace(
             self,
@@ -243,10 +254,10 @@ class Boxes(Targets):
 
 @dataclass(frozen=True)
 class Texts(Targets):
-    """A caption per image, as text: the task's own tokenizer turns it into tokens."""
+    """A caption per image, as text; the task tokenizes it."""
 
     texts: tuple[str, ...]
-    words: ClassVar[str] = "a caption per image"
+    description: ClassVar[str] = "a caption per image"
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -262,7 +273,7 @@ class Texts(Targets):
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs with their targets; ``views`` say which part of its source each image shows, where that is known."""
+    """Inputs with their targets; ``views`` map each image to its source image, if known."""
 
     inputs: Inputs
     targets: Targets
@@ -283,17 +294,17 @@ class Batch:
         return Batch(self.inputs.map(lambda tensor: tensor[rows]), self.targets.take(rows), self.views[rows])
 
     def split(self, parts: int) -> list[Batch]:
-        """Equal parts, in order."""
+        """Split the batch into equal parts, e.g. for gradient accumulation."""
         size, left = divmod(len(self), parts)
         if left:
             raise ValueError(
-                f"{len(self)} images, this process's share of a batch, cannot be computed in {parts} equal parts; "
-                "choose train.accumulate that divides them"
+                f"this process's {len(self)} images of a batch cannot be split into {parts} equal parts; "
+                "choose a train.accumulate that divides them"
             )
         return [self.take(slice(start, start + size)) for start in range(0, len(self), size)]
 
 
-def clipped(boxes: Float[Tensor, "n 4"], size: Size) -> Float[Tensor, "n 4"]:
-    """Cut off what lies outside an image of ``size``."""
+def clip_boxes(boxes: Float[Tensor, "n 4"], size: Size) -> Float[Tensor, "n 4"]:
+    """Clip boxes to an image of ``size``."""
     limits = boxes.new_tensor([size[1], size[0], size[1], size[0]])
     return boxes.clamp(min=0).minimum(limits)

@@ -1,4 +1,4 @@
-"""What a model knows about the world outside it: how images are prepared and what its classes are called.
+"""A model's specification: preprocessing, class names and task.
 
 Plain dataclasses without torch, so that every module may import them.
 """
@@ -17,13 +17,13 @@ Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Fit = Literal["crop", "letterbox"]
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-LARGEST_SIDE = 2**31  # of anything measured in pixels or cells
-HALF = (0.5, 0.5, 0.5)
-LEAST_CROP = 0.05  # of an image's side; less would resize it to 400 times the pixels that are seen
+LARGEST_SIDE = 2**31  # in pixels or patches
+HALF_PER_CHANNEL = (0.5, 0.5, 0.5)
+MIN_CROP_RATIO = 0.05  # a smaller ratio would resize an image to more than 400 times the pixels of the crop
 
 
 def pair(value: int | Iterable[int], name: str = "size") -> Size:
-    """``7`` and ``(7, 7)`` both mean height 7, width 7."""
+    """Expand an int to (height, width) and validate: ``7`` and ``(7, 7)`` both give ``(7, 7)``."""
     height = width = None
     try:
         height, width = value if isinstance(value, Iterable) else (value, value)
@@ -36,7 +36,7 @@ def pair(value: int | Iterable[int], name: str = "size") -> Size:
 
 
 def channel_values(values: Iterable[float], name: str) -> tuple[float, ...]:
-    """A finite number for each channel."""
+    """Validate one finite number per channel."""
     try:
         numbers = tuple(float(value) for value in values)
     except (TypeError, ValueError, OverflowError):
@@ -48,9 +48,17 @@ def channel_values(values: Iterable[float], name: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Preprocess:
-    """From an image to a tensor: resize so that the crop is ``crop_ratio`` of it, center crop, scale, normalize.
+    """Evaluation preprocessing of a model: resize, center crop, scale to 0…1, normalize.
 
-    With ``fit="letterbox"`` nothing is cut off: the whole image is resized to fit, and the rest filled with the mean.
+    Attributes:
+        image_size: Size (height, width) of the input.
+        crop_ratio: Side of the center crop relative to the resized image.
+        interpolation: Interpolation of the resize.
+        mean: Mean of each channel, for pixels in 0…1.
+        std: Standard deviation of each channel.
+        fit: ``"crop"`` for a center crop; ``"letterbox"`` resizes the whole image to fit and pads it with the mean.
+
+    >>> vt.Preprocess(image_size=384, crop_ratio=1.0, interpolation="bicubic")
     """
 
     image_size: Size = (224, 224)
@@ -65,8 +73,8 @@ class Preprocess:
         for name in ("mean", "std"):
             object.__setattr__(self, name, channel_values(getattr(self, name), name))
         known = isinstance(self.crop_ratio, Real) and not isinstance(self.crop_ratio, bool)
-        if not known or not LEAST_CROP <= self.crop_ratio <= 1:
-            raise ValueError(f"crop_ratio must lie in [{LEAST_CROP}, 1], got {self.crop_ratio!r:.80}")
+        if not known or not MIN_CROP_RATIO <= self.crop_ratio <= 1:
+            raise ValueError(f"crop_ratio must lie in [{MIN_CROP_RATIO}, 1], got {self.crop_ratio!r:.80}")
         if self.interpolation not in get_args(Interpolation):
             raise ValueError(f"interpolation must be one of {get_args(Interpolation)}, got {self.interpolation!r}")
         if self.fit not in get_args(Fit):
@@ -81,7 +89,7 @@ class Preprocess:
         return len(self.mean)
 
     def with_channels(self, num_channels: int) -> Preprocess:
-        """The same for another number of channels: each gets the average of the known means and deviations."""
+        """Adapt to another number of channels, each with the average of the known means and deviations."""
         if num_channels == self.num_channels:
             return self
         mean, std = sum(self.mean) / len(self.mean), sum(self.std) / len(self.std)
@@ -90,7 +98,7 @@ class Preprocess:
 
 @dataclass(frozen=True)
 class Labels:
-    """Class names in the order of the logits; empty when nobody has named them."""
+    """Class names in the order of the logits; empty if unknown."""
 
     names: tuple[str, ...] = ()
 
@@ -104,7 +112,7 @@ class Labels:
         return iter(self.names)
 
     def __getitem__(self, index: int) -> str:
-        """A class's name, or a stand-in for one that nobody has named."""
+        """Return a class's name, or ``class 7`` if names are unknown."""
         return self.names[index] if self.names else f"class {index}"
 
     def check(self, num_classes: int) -> None:
@@ -117,10 +125,12 @@ class Labels:
 
 @dataclass(frozen=True)
 class Spec:
-    """Everything a weights file must say beside config and weights, so that an image gives an answer.
+    """Everything besides config and weights that prediction requires; stored in every checkpoint.
 
-    ``task`` names the task (a key of ``tasks.TASKS``) that knows what the outputs mean: softmax or sigmoid, boxes or
-    masks.
+    Attributes:
+        preprocess: Preprocessing of the images.
+        labels: Class names.
+        task: Name of the task (a key of ``tasks.TASKS``) that decodes the outputs: softmax or sigmoid, boxes or masks.
     """
 
     preprocess: Preprocess = field(default_factory=Preprocess)
@@ -132,7 +142,7 @@ class Spec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Spec:
-        """Files of format 1 say no task: they hold classifiers."""
+        """Read a spec from JSON; files of format 1 have no task and hold classifiers."""
         if not isinstance(data["labels"], list | tuple):
             raise ValueError(f"labels must be a list of names, got {data['labels']!r:.80}")
         return cls(Preprocess(**data["preprocess"]), Labels(tuple(data["labels"])), str(data.get("task", "classify")))

@@ -1,4 +1,4 @@
-"""vitreous bench: the race as a table, whatever the terminal."""
+"""vitreous bench: the table of engines and its error messages."""
 
 import numpy as np
 import pytest
@@ -9,15 +9,16 @@ import vitreous as vt
 from vitreous import machine
 from vitreous.cli import main
 from vitreous.deploy import accelerate as module
-from vitreous.deploy import race
+from vitreous.deploy import candidates
 
 
 @pytest.fixture
 def weights(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(race, "SECONDS", 0.0)
-    monkeypatch.setattr(module, "WAYS", {("eager", "fp32"): race.run_eager, ("native", "bf16"): race.run_native})
-    monkeypatch.setattr(race, "WAYS", module.WAYS)
+    monkeypatch.setattr(candidates, "TIMING_SECONDS", 0.0)
+    some = {key: candidates.BACKENDS[key] for key in (("eager", "fp32"), ("native", "bf16"))}
+    monkeypatch.setattr(module, "BACKENDS", some)
+    monkeypatch.setattr(candidates, "BACKENDS", module.BACKENDS)
     monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset({"avx2", "fma"}))
     torch.manual_seed(0)
     path = tmp_path / "small.safetensors"
@@ -25,14 +26,14 @@ def weights(tmp_path, monkeypatch):
     return path
 
 
-def test_the_race_is_shown_and_remembered(weights, capsys):
+def test_results_are_printed_and_cached(weights, capsys):
     assert main(["bench", str(weights), "--batch", "2"]) == 0
     shown = capsys.readouterr().out
     assert "2 images of 32×32" in shown
     assert "→ eager" in shown
-    assert "one token and not all" in " ".join(shown.split())
+    assert "only one token" in " ".join(shown.split())
     assert main(["bench", str(weights), "--batch", "2"]) == 0
-    assert "remembered" in capsys.readouterr().out
+    assert ", cached" in capsys.readouterr().out
 
 
 def test_with_images(weights, tmp_path, capsys):
@@ -41,16 +42,16 @@ def test_with_images(weights, tmp_path, capsys):
     Image.fromarray(np.full((40, 50, 3), 90, dtype=np.uint8)).save(folder / "one.png")
     assert main(["bench", str(weights), "--images", str(folder), "--batch", "1"]) == 0
     assert main(["bench", str(weights), "--images", str(folder)]) != 0
-    assert "holds 1 images; a batch of 8 needs more" in capsys.readouterr().err
+    assert "holds 1 images, --batch needs 8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--batch", "0"], "--batch must be at least 1"),
-        (["--images", "nowhere"], "there is no folder or image nowhere"),
+        (["--images", "nowhere"], "--images nowhere does not exist"),
     ],
 )
-def test_what_is_asked_for_wrongly(weights, capsys, words, message):
+def test_invalid_options(weights, capsys, words, message):
     assert main(["bench", str(weights), *words]) != 0
     assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The command line as people use it: output worth reading, errors of one line, runs that go on after a kill."""
+"""The command line end to end: output, one-line errors, resumed runs."""
 
 import csv
 import io
@@ -47,25 +47,25 @@ def test_overview_lists_every_command(capsys):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(capsys, name):
+def test_every_command_has_help(capsys, name):
     try:
         code = main([*name.split(), "--help"])
-    except SystemExit as caught:  # the way of tyro
+    except SystemExit as caught:  # tyro exits after --help
         code = caught.code
     assert code == 0
     assert f"vitreous {name}" in capsys.readouterr().out
 
 
 ERRORS = [
-    (["predcit"], "there is no command 'predcit'; did you mean 'predict'?"),
-    (["data"], "'data' needs one of: data show"),
-    (["cost"], "name at least one model"),
+    (["predcit"], "unknown command 'predcit'; did you mean 'predict'?"),
+    (["data"], "'data' needs a subcommand: data show"),
+    (["cost"], "give at least one model name"),
     (["cost", "vit_tniy_16"], "did you mean 'vit_tiny_16'?"),
     (["cost", "vit_tiny_16", "--image-size", "4"], "smaller than patch_size"),
     (["predict", "nowhere.safetensors", "."], "there is no weights file nowhere.safetensors"),
     (["predict", "deit_tiny_16.in1k", "README.md"], "could not fetch deit_tiny_16.in1k"),
     (["predict", "model.safetensors", "photos/*.gif"], "no file matches 'photos/*.gif'"),
-    (["predict", "model.safetensors", "photos", "--output", "x.csv"], "give --format jsonl or --format csv"),
+    (["predict", "model.safetensors", "photos", "--output", "x.csv"], "--output needs --format jsonl or --format csv"),
     (["predict", "model.safetensors", "photos", "--format", "csv", "--output", "no/x.csv"], "there is no folder no"),
     (["embed", "model.safetensors", "photos", "--output", "x.txt"], "must end in .npy or .parquet"),
     (["quickstart", "--steps", "0"], "steps must be positive"),
@@ -97,10 +97,10 @@ def test_predict_table(capsys, folder):
     assert "broken.jpg: not an image" in err
 
 
-def test_predict_fails_when_nothing_could_be_used(capsys, folder):
+def test_predict_fails_if_no_image_is_readable(capsys, folder):
     code, _, err = run(capsys, "predict", folder / "model.safetensors", folder / "photos" / "broken.jpg")
     assert code == 2
-    assert "the file could not be used" in err
+    assert "the file could not be read" in err
 
 
 def test_help_of_a_group(capsys):
@@ -125,7 +125,7 @@ def test_predict_json_lines_and_csv(capsys, folder):
 
 
 @pytest.mark.parametrize("cut", [0, 1, 25])
-def test_predict_goes_on_after_an_interruption(capsys, folder, monkeypatch, cut):
+def test_predict_resumes_after_an_interruption(capsys, folder, monkeypatch, cut):
     output = folder / "answers.jsonl"
     words = ("predict", folder / "model.safetensors", folder / "photos", "--format", "jsonl", "--batch-size", 1)
     run(capsys, *words, "--output", folder / "whole.jsonl")
@@ -142,17 +142,17 @@ def test_predict_goes_on_after_an_interruption(capsys, folder, monkeypatch, cut)
     assert run(capsys, *words, "--output", output)[0] == 130
     assert not output.exists()
     part = folder / "answers.jsonl.part"
-    if cut:  # the machine died while a line was being written
+    if cut:  # killed while writing a line
         part.write_bytes(part.read_bytes()[:-cut])
     monkeypatch.setattr(predict_module, "as_line", original)
     code, _, err = run(capsys, *words, "--output", output)
     assert code == 0
-    assert f"{3 if not cut else 2} of 7 images are done already; {4 if not cut else 5} to go" in err
+    assert f"{3 if not cut else 2} of 7 images are already done; {4 if not cut else 5} remaining" in err
     assert output.read_bytes() == (folder / "whole.jsonl").read_bytes()
     assert not part.exists()
 
 
-def test_an_interrupted_run_is_not_mixed_with_another(capsys, folder):
+def test_a_journal_of_another_run_is_rejected(capsys, folder):
     (folder / "x.csv.part").write_text('{"weights": "another", "top": 5}\n')
     words = (
         "predict",
@@ -172,7 +172,7 @@ def test_embed_and_find_duplicates(capsys, folder):
     words = ("embed", folder / "model.safetensors", folder / "photos", "--nearest", 2)
     code, out, err = run(capsys, *words, "--output", folder / "vectors.npy")
     assert code == 0
-    assert "6 vectors of 192 numbers" in err
+    assert "6 embeddings of dimension 192" in err
     assert "Likely duplicates: 1" in out
     vectors, names = np.load(folder / "vectors.npy"), json.loads((folder / "vectors.json").read_text())
     assert vectors.shape == (6, 192)
@@ -201,7 +201,7 @@ def test_cost_plan(capsys):
         "--images", "1e9", "--devices", "256", "--memory", "80e9", "--flops", "400e12",
     )  # fmt: skip
     assert code == 0
-    for expected in ("It fits", "10.9 hours", "DDP", "FSDP over 256", "Assumed: 40% of the peak"):
+    for expected in ("It fits", "10.9 hours", "DDP", "FSDP over 256", "Assumptions: 40% MFU"):
         assert expected in out
     _, out, _ = run(
         capsys, "cost", "plan", "vit_giant_14",
@@ -217,8 +217,8 @@ def test_data_show(capsys, tmp_path):
         assert min(sheet.size) > 200
 
 
-def test_quickstart_leaves_a_whole_run(capsys, tmp_path):
-    """A few steps of it: everything is there, the same twice, and the model answers."""
+def test_quickstart_writes_a_complete_run(capsys, tmp_path):
+    """A few steps: all files are written, two runs are identical, and the model predicts."""
     for name in ("a", "b"):
         code, out, _ = run(capsys, "quickstart", "--output", tmp_path / name, "--steps", 12)
         assert code == 0
@@ -236,11 +236,11 @@ def test_quickstart_leaves_a_whole_run(capsys, tmp_path):
 def test_quickstart_again_shows_the_same(capsys, tmp_path):
     first, again = (run(capsys, "quickstart", "--output", tmp_path / "run", "--steps", 3) for _ in range(2))
     assert first[0] == again[0] == 0
-    assert "of 2,000 scenes" in again[1]
+    assert "on 2,000 held-out scenes" in again[1]
     assert run(capsys, "quickstart", "--output", tmp_path / "run", "--steps", 4)[0] == 2
 
 
-def test_a_closed_pipe_is_no_error(folder):
+def test_a_closed_pipe_is_not_an_error(folder):
     command = f"{sys.executable} -m vitreous.cli predict {folder}/model.safetensors {folder}/photos --format csv | true"
     result = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert "Traceback" not in result.stderr
@@ -284,7 +284,7 @@ def test_a_model_is_shown_stage_by_stage(capsys):
         (("models", "show", "swin_tinny"), "did you mean 'swin_tiny'"),
     ],
 )
-def test_models_that_are_not_there(capsys, words, message):
+def test_unknown_models(capsys, words, message):
     code, _, err = run(capsys, *words)
     assert code == 2
     assert message in err

@@ -1,4 +1,4 @@
-"""vitreous data inspect and pack, as people use them."""
+"""vitreous data inspect and pack."""
 
 import shutil
 from pathlib import Path
@@ -30,9 +30,9 @@ def test_inspect(capsys, photos, tmp_path):
     inspect(str(photos), tmp_path / "sheet.png", valid_share=0)
     out = capsys.readouterr().out
     assert "dog [brown]" in out
-    assert "1 of 17 images cannot be read" in out
+    assert "1 of 17 images are unreadable" in out
     assert "broken.jpg: not an image" in out
-    assert "more than once: 1 (in several splits: 0, with different labels: 1)" in out
+    assert "Duplicate images: 1 (across splits: 0, with conflicting labels: 1)" in out
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert len(set(sheet.convert("L").tobytes())) > 100  # images were drawn
 
@@ -42,7 +42,7 @@ def test_inspect_many_classes(capsys, tmp_path):
     write_shards(data, tmp_path / "packed")
     inspect(str(tmp_path / "packed"), tmp_path / "sheet.png", valid_share=0, per_class=2)
     out = capsys.readouterr().out
-    assert "Images of 50 classes, 40 shown" in out
+    assert "Images per class (50 classes, 40 shown)" in out
     assert "Contact sheet of 30 of 50 classes" in out
 
 
@@ -67,7 +67,7 @@ def test_errors_come_before_the_work(photos, options, message):
         inspect(str(photos), **options)
 
 
-def test_places_that_cannot_be_written_to(photos, tmp_path):
+def test_unwritable_outputs(photos, tmp_path):
     (tmp_path / "taken").write_text("a file, not a folder")
     with pytest.raises(ValueError, match=r"cannot pack into .*taken: File exists"):
         pack(str(photos), tmp_path / "taken")

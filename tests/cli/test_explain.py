@@ -1,4 +1,4 @@
-"""vitreous explain as people use it: one page, an index of pages, two models, and errors of one line."""
+"""vitreous explain: one page, an index of pages, two models, and one-line errors."""
 
 import json
 
@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _short_pages(monkeypatch):
-    """Pages with their first section alone: drawing the others takes seconds, and is tested where they are made."""
+    """Only the first section: drawing the others takes seconds and is tested elsewhere."""
     monkeypatch.setattr(explanation_page, "SECTIONS", SECTIONS[:1])
 
 
@@ -73,7 +73,7 @@ def test_a_folder_gives_an_index(capsys, folder, tmp_path):
     index = output.read_text()
     assert index.count("<a href=") == 3
     assert all(f'href="all/{name}.html"' in index for name in ("a", "a-2", "b_c"))
-    assert "broken.jpg was left out: not an image" in index
+    assert "broken.jpg was skipped: not an image" in index
 
 
 def test_two_models(capsys, folder, tmp_path):
@@ -116,7 +116,7 @@ def test_the_numbers_behind_a_page_as_json(capsys, folder, tmp_path):
     assert [one["image"] for one in found["many"]] == ["a.png", "b c.png"]
 
 
-def test_what_is_finished_is_in_the_index_when_it_is_interrupted(capsys, folder, tmp_path, monkeypatch):
+def test_an_interrupted_run_leaves_an_index_of_finished_pages(capsys, folder, tmp_path, monkeypatch):
     explain_image = command.explain_image
 
     def interrupted(model, path, **options):
@@ -136,16 +136,16 @@ ERRORS = [
     (["nowhere.safetensors", "photos"], "there is no weights file nowhere.safetensors"),
     (["vit_tiny_16.safetensors", "nowhere.jpg"], "nowhere.jpg: there is no such file"),
     (["vit_tiny_16.safetensors", "photos/broken.jpg"], "broken.jpg: not an image, or damaged at its start"),
-    (["vit_tiny_16.safetensors", "small.png"], "small.png: 9×9 pixels are fewer than one patch (16×16)"),
+    (["vit_tiny_16.safetensors", "small.png"], "small.png: 9×9 pixels is smaller than one patch (16×16)"),
     (["headless.safetensors", "photos/a.png"], "this model has no classifier"),
     (["vit_tiny_16.safetensors", "photos", "--target", "cta"], "there is no class 'cta'; did you mean 'cat'?"),
-    (["vit_tiny_16.safetensors", "photos", "--target", "9"], "there is no class 9: the model has 7"),
-    (["vit_tiny_16.safetensors", "photos", "--methods", "rolout"], "no method 'rolout'; did you mean 'rollout'?"),
+    (["vit_tiny_16.safetensors", "photos", "--target", "9"], "there is no class 9: the model has 7 classes"),
+    (["vit_tiny_16.safetensors", "photos", "--methods", "rolout"], "unknown method 'rolout'; did you mean 'rollout'?"),
     (["resnet18.safetensors", "photos", "--methods", "rollout"], "rollout needs attention between tokens"),
     (["vit_tiny_16.safetensors", "photos", "--output", "page.pdf"], "must end in .html"),
-    (["vit_tiny_16.safetensors", "photos", "--output", "no/page.html"], "there is no such folder"),
+    (["vit_tiny_16.safetensors", "photos", "--output", "no/page.html"], "its folder does not exist"),
     (["vit_tiny_16.safetensors", "photos", "--json", "why.html"], "--json must end in .json, got why.html"),
-    (["vit_tiny_16.safetensors", "photos", "--json", "no/why.json"], "there is no such folder"),
+    (["vit_tiny_16.safetensors", "photos", "--json", "no/why.json"], "its folder does not exist"),
     (["vit_tiny_16.safetensors", "photos", "--compare", "no.safetensors"], "there is no weights file no.safetensors"),
 ]
 
@@ -163,7 +163,7 @@ def test_errors_are_one_line(capsys, folder, monkeypatch, words, message):
     assert sorted(folder.rglob("*")) == before
 
 
-def test_models_of_one_name_are_told_apart_by_their_folders(tmp_path):
+def test_models_of_the_same_name_are_distinguished_by_folder(tmp_path):
     assert names_of([tmp_path / "a.safetensors", tmp_path / "b.pth"]) == ["a", "b.pth"]
     twins = [tmp_path / "run1" / "model.safetensors", tmp_path / "run2" / "model.safetensors"]
     assert names_of(twins) == ["run1/model", "run2/model"]
@@ -171,7 +171,7 @@ def test_models_of_one_name_are_told_apart_by_their_folders(tmp_path):
     assert names_of(same) == [str(path) for path in same]
 
 
-def test_pages_have_names_of_their_own(tmp_path):
+def test_page_names_are_unique(tmp_path):
     paths = [tmp_path / name for name in ("a.png", "b/a.jpg", "a-2.png", "ü &.png", "....png")]
     names = page_names(paths)
     assert len(set(names)) == len(paths)
@@ -179,11 +179,11 @@ def test_pages_have_names_of_their_own(tmp_path):
     assert all("/" not in name and "&" not in name for name in names)
 
 
-def test_pages_do_not_go_among_the_images_or_onto_a_file(tmp_path):
+def test_page_folders_are_neither_files_nor_image_folders(tmp_path):
     photos = [tmp_path / "photos" / name for name in ("a.png", "b.png")]
-    with pytest.raises(ValueError, match="where the images lie"):
+    with pytest.raises(ValueError, match="which contains the images"):
         check_folder(tmp_path / "photos", photos)
     (tmp_path / "all").write_text("a file")
-    with pytest.raises(ValueError, match="but that is a file"):
+    with pytest.raises(ValueError, match="which is a file"):
         check_folder(tmp_path / "all", photos)
     check_folder(tmp_path / "why", photos)

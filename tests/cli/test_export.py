@@ -1,4 +1,4 @@
-"""vitreous export as people use it; what the file computes is tested in tests/deploy."""
+"""vitreous export; the exported files are tested in tests/deploy."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from vitreous.deploy.export import Check, Exported
 
 @pytest.fixture
 def written(monkeypatch):
-    """The calls that would have exported something, and in place of the result one that shows all of its parts."""
+    """Replace the export by a function that records its calls and returns a fixed result."""
     calls = []
 
     def write(model, path, **options):
@@ -35,7 +35,7 @@ def run(capsys, *words):
     return code, captured.out, captured.err
 
 
-def test_says_what_was_checked_and_how_to_go_on(capsys, written, tmp_path):
+def test_output_lists_checks_and_usage(capsys, written, tmp_path):
     model = vt.create_model("vit_tiny_16", depth=1, image_size=32, num_classes=4)
     vt.save(model, tmp_path / "model.safetensors")
     code, out, err = run(capsys, tmp_path / "model.safetensors", Path("model.onnx"), "--image-size", 32, 48)
@@ -53,7 +53,7 @@ def test_says_what_was_checked_and_how_to_go_on(capsys, written, tmp_path):
     assert written[0][0].config == model.config
 
 
-def test_a_bare_name_is_an_untrained_model_and_says_so(capsys, written):
+def test_a_bare_model_name_is_initialized_at_random(capsys, written):
     code, out, err = run(capsys, "vit_tiny_16", "model.pt2", "--sizes", "any")
     assert code == 0
     assert "without weights" in err
@@ -64,13 +64,16 @@ def test_a_bare_name_is_an_untrained_model_and_says_so(capsys, written):
 ERRORS = [
     (["vit_tiny_16", "model.onx"], "did you mean '.onnx'?"),
     (["vit_tiny_61", "model.onnx"], "vit_tiny_61"),
-    (["vit_tiny_16", "model.onnx", "--image-size", "1", "2", "3"], "one side, or height and width; got 3 numbers"),
+    (
+        ["vit_tiny_16", "model.onnx", "--image-size", "1", "2", "3"],
+        "one side length, or height and width; got 3 numbers",
+    ),
     (["nothing.safetensors", "model.onnx"], "there is no weights file nothing.safetensors"),
 ]
 
 
 @pytest.mark.parametrize(("words", "message"), ERRORS)
-def test_errors_of_one_line(capsys, words, message):
+def test_errors_are_one_line(capsys, words, message):
     code, out, err = run(capsys, *words)
     assert (code, out) == (2, "")
     assert message in err

@@ -1,4 +1,4 @@
-"""``vitreous train`` and ``vitreous evaluate`` as people type them."""
+"""``vitreous train`` and ``vitreous evaluate`` from the command line."""
 
 import json
 
@@ -8,7 +8,7 @@ from PIL import Image
 
 import vitreous as vt
 from vitreous.cli import main
-from vitreous.cli.train import with_options
+from vitreous.cli.train import apply_options
 from vitreous.runs.recipe import find_recipe
 from vitreous.train.optim import SGD, AdamW, Muon
 from vitreous.train.schedule import Cosine, Linear
@@ -37,7 +37,7 @@ def photos(tmp_path):
 def test_a_folder_of_photos_becomes_a_model(capsys, tmp_path, photos):
     code, out, err = run(capsys, "train", "--data", photos, "--output", tmp_path / "run", *SMALL)
     assert code == 0, err
-    assert "Chosen for" in out
+    assert "Settings chosen for" in out
     assert "because" in out
     assert "no validation split" in err
     model = vt.load(tmp_path / "run" / "model.safetensors")
@@ -45,11 +45,11 @@ def test_a_folder_of_photos_becomes_a_model(capsys, tmp_path, photos):
     code, out, _ = run(capsys, "evaluate", tmp_path / "run" / "model.safetensors", "--data", photos)
     assert code == 0
     assert "accuracy" in out
-    assert "mistaken most for" in out
+    assert "most confused with" in out
 
 
-def test_names_that_look_like_markup_are_shown_as_they_are(capsys, tmp_path, photos):
-    """Class and file names come from elsewhere; in square brackets they once ended a run, or were not shown."""
+def test_names_that_look_like_markup_are_printed_literally(capsys, tmp_path, photos):
+    """Class and file names in square brackets are not interpreted as rich markup."""
     (photos / "cat").rename(photos / "[bold]")
     rows = [f"{path.parent.name}/{path.name},{path.parent.name[:-1]}[/]" for path in sorted(photos.glob("*/*.jpg"))]
     (photos / "[table].csv").write_text("\n".join(["path,label", *rows]))
@@ -104,15 +104,15 @@ def test_options_are_typed_and_reach_the_run(capsys, tmp_path):
         ("--train.steps 7", QUICKSTART, Cosine()),
     ],
 )
-def test_optimizers_and_schedules_as_they_are_typed(words, optimizer, schedule):
-    train = with_options(find_recipe("quickstart"), words.split(), "vitreous train").train
+def test_optimizers_and_schedules_are_parsed(words, optimizer, schedule):
+    train = apply_options(find_recipe("quickstart"), words.split(), "vitreous train").train
     assert (train.optimizer, train.schedule) == (optimizer, schedule)
 
 
 def test_options_of_a_mixer_can_be_changed_one_by_one():
-    model = with_options(find_recipe("quickstart"), ["--model.mixer", "window"], "vitreous train").model
+    model = apply_options(find_recipe("quickstart"), ["--model.mixer", "window"], "vitreous train").model
     words = ["--model.mixer", "window", "--model.mixer.size", "3"]
-    changed = with_options(find_recipe("quickstart"), words, "vitreous train").model
+    changed = apply_options(find_recipe("quickstart"), words, "vitreous train").model
     assert changed == model.override(mixer=model.mixer.override(size=3))
     assert changed != model
 
@@ -126,16 +126,16 @@ def test_options_of_a_mixer_can_be_changed_one_by_one():
             "--train.optimiser sgd",
             "--train.optimiser is deprecated; write --train.optimizer sgd lr=0.002 weight_decay=0.05 momentum=0.9",
         ),
-        ("--train.momentum 0.5", "--train.momentum is deprecated and was left out: muon has no momentum"),
+        ("--train.momentum 0.5", "--train.momentum is deprecated and was ignored: muon has no momentum"),
     ],
 )
-def test_old_spellings_get_a_note(capsys, words, note):
-    with_options(find_recipe("quickstart"), words.split(), "vitreous train")
+def test_deprecated_options_get_a_note(capsys, words, note):
+    apply_options(find_recipe("quickstart"), words.split(), "vitreous train")
     assert capsys.readouterr().err == f"note: {note}\n"
 
 
-def test_new_spellings_get_none(capsys):
-    with_options(find_recipe("quickstart"), ["--train.optimizer", "sgd", "lr=0.1"], "vitreous train")
+def test_current_options_get_no_note(capsys):
+    apply_options(find_recipe("quickstart"), ["--train.optimizer", "sgd", "lr=0.1"], "vitreous train")
     assert capsys.readouterr().err == ""
 
 
@@ -144,7 +144,7 @@ def test_a_second_start_needs_resume(capsys, tmp_path):
     assert run(capsys, *words)[0] == 0
     code, _, err = run(capsys, *words)
     assert code == 2
-    assert "holds a run already; add --resume" in err
+    assert "already holds a run; add --resume" in err
     assert run(capsys, *words, "--resume")[0] == 0
 
 
@@ -166,21 +166,21 @@ def test_help_lists_the_recipes(capsys):
         (("train", "--smoke"), "give a recipe or --data"),
         (("train", "--data", "no/such/place"), "no/such/place"),
         (("train", "cifar10_vit", "--data", "no/such/place"), "no/such/place"),
-        (("train", "quickstart", "--model", "vit_tiny_16"), "a recipe brings its own model"),
+        (("train", "quickstart", "--model", "vit_tiny_16"), "a recipe defines its own model"),
         (("train", "quickstart", "--train.optimizer", "adam"), "got 'adam'; did you mean 'adamw'?"),
-        (("train", "quickstart", "--train.optimizer", "sgd", "0.1"), "options of sgd are written as in name=value"),
+        (("train", "quickstart", "--train.optimizer", "sgd", "0.1"), "options of sgd must be written as name=value"),
         (("train", "quickstart", "--train.optimizer.lr"), "--train.optimizer.lr needs a value"),
         (("evaluate", "no.safetensors", "--data", "shapes"), "there is no weights file"),
     ],
 )
-def test_mistakes_get_one_line(capsys, words, message):
+def test_errors_are_one_line(capsys, words, message):
     code, _, err = run(capsys, *words)
     assert code == 2
     assert message in err
     assert "Traceback" not in err
 
 
-def test_a_misspelt_option_of_an_optimizer_names_the_nearest(capsys):
+def test_a_misspelled_optimizer_option_suggests_the_nearest(capsys):
     with pytest.raises(SystemExit):
         main(["train", "quickstart", "--train.optimizer.lrr", "3"])
     assert "Muon has no option 'lrr'; did you mean 'lr'?" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from torchvision import tv_tensors
 from torchvision.datasets import FakeData, ImageFolder
 
 from vitreous.data.adapter import adapt
-from vitreous.data.foreign import describe, is_described, is_foreign, need_dataset
+from vitreous.data.foreign import describe, is_described, is_foreign, require_dataset
 from vitreous.data.image_files import BadImage
 from vitreous.samples import Boxes, Classes, Masks, MultiLabels
 
@@ -64,7 +64,7 @@ def test_labels_in_every_form(target, kind, rows):
     part = data.subset(np.array([7, 2]))
     np.testing.assert_allclose(part.targets(np.arange(2)).values.numpy(), rows[[7, 2]])
     np.testing.assert_array_equal(np.asarray(part.image(0)), PIXELS[7])
-    assert part.where(1) == "Own[2]"
+    assert part.location(1) == "Own[2]"
 
 
 def test_one_label_per_image_can_be_learned_as_several():
@@ -134,11 +134,11 @@ def test_files_keep_their_names(tmp_path):
         Image.fromarray(PIXELS[0]).save(tmp_path / name / "1.png")
     folder = ImageFolder(str(tmp_path))
     (data,) = adapt(folder)
-    assert data.where(1) == str(tmp_path / "dog" / "1.png")
+    assert data.location(1) == str(tmp_path / "dog" / "1.png")
     (part,) = adapt(Subset(folder, [1]))
-    assert part.where(0) == str(tmp_path / "dog" / "1.png")
+    assert part.location(0) == str(tmp_path / "dog" / "1.png")
     (both,) = adapt(ConcatDataset([folder, folder]))
-    assert both.where(3) == str(tmp_path / "dog" / "1.png")
+    assert both.location(3) == str(tmp_path / "dog" / "1.png")
 
 
 def test_stored_targets_save_a_pass_only_where_they_agree_with_the_items():
@@ -166,12 +166,12 @@ def test_what_changes_from_time_to_time_is_noticed():
             return PIXELS[index, start : start + 8], self.target(index)
 
     (data,) = adapt(Cropped(label))
-    assert data.changes
+    assert data.random_images
     assert "images come out differently each time" in data.notes[0]
     with pytest.raises(ValueError, match="differently each time, so that images and a mask per image would not fit"):
         adapt(Cropped(lambda i: np.zeros((8, 20), np.uint8)))
     (fixed,) = adapt(Own(label))
-    assert not fixed.changes
+    assert not fixed.random_images
     assert fixed.notes == ()
 
 
@@ -252,4 +252,4 @@ class Endless(IterableDataset):
 def test_what_is_no_dataset_is_said(data, message):
     assert not is_foreign(data)
     with pytest.raises(ValueError, match=message):
-        need_dataset(data)
+        require_dataset(data)

@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 from vitreous.data.augment import Augment, Draws, augment_pixels, erase, evaluation_pixels, normalize
 from vitreous.data.crops import BOX_NUMBERS, crop_boxes, training_views
 from vitreous.data.transforms import ImageTransform
-from vitreous.data.view import as_image, seen_through
+from vitreous.data.view import apply_views, to_pil
 from vitreous.samples import Classes
 from vitreous.spec import Preprocess
 
@@ -43,7 +43,7 @@ def views_of(images, augment, size, draws):
 
 def cut(images, augment, size, draws):
     """Crops and flips of a batch, as a loader makes them."""
-    return seen_through(images, views_of(images, augment, size, draws), [0] * images.shape[1])
+    return apply_views(images, views_of(images, augment, size, draws), [0] * images.shape[1])
 
 
 def box_numbers(number):
@@ -181,7 +181,7 @@ def test_a_image_is_cut_as_in_a_batch(crop, source):
 @pytest.mark.parametrize("crop", ["none", "pad", "resized"])
 def test_gray_images_and_long_ones(crop):
     alone = training_views(Augment(crop), (300, 17), (24, 40), sample(1))[0]
-    assert alone.image(as_image(noise(1, 300, 17))).shape == (1, 24, 40)
+    assert alone.image(to_pil(noise(1, 300, 17))).shape == (1, 24, 40)
     assert cut(noise(2, 1, 300, 17), Augment(crop), (24, 40), sample(2)).shape == (2, 1, 24, 40)
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.data.base import class_rows
-from vitreous.data.folder import Files, is_image, open_folder
+from vitreous.data.base import class_vectors
+from vitreous.data.folder import PathDataset, is_image, open_folder
 
 
 def make(root, *names):
@@ -27,9 +27,9 @@ def test_class_folders(tmp_path):
     splits = open_folder(tmp_path)
     data = splits.train
     assert data.classes == ("cat", "dog")
-    names = [data.where(index).removeprefix(f"{tmp_path}/") for index in range(len(data))]
+    names = [data.location(index).removeprefix(f"{tmp_path}/") for index in range(len(data))]
     assert names == ["cat/1.jpg", "cat/odd-name", "dog/b.png", "dog/deep/a.png"]
-    assert class_rows(data, np.arange(4)).tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
+    assert class_vectors(data, np.arange(4)).tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
     assert data.image(2).size == (6, 4)
     assert splits.valid is None
     assert splits.notes[0] == "1 file is no image, left out: cat/notes.txt"
@@ -71,9 +71,9 @@ def test_errors_say_what_to_do(tmp_path, names, message):
 
 
 def test_a_subset_keeps_its_order():
-    data = Files(["a", "b", "c"], np.array([0, 1, 2]), "xyz").subset(np.array([2, 0]))
-    assert [data.where(index) for index in range(2)] == ["c", "a"]
-    assert class_rows(data, np.arange(2)).argmax(1).tolist() == [2, 0]
+    data = PathDataset(["a", "b", "c"], np.array([0, 1, 2]), "xyz").subset(np.array([2, 0]))
+    assert [data.location(index) for index in range(2)] == ["c", "a"]
+    assert class_vectors(data, np.arange(2)).argmax(1).tolist() == [2, 0]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_subset_keeps_its_order():
 )
 def test_labels_that_do_not_fit(labels, message):
     with pytest.raises(ValueError, match=message):
-        Files(["a", "b"], labels, "xyz")
+        PathDataset(["a", "b"], labels, "xyz")
 
 
 def test_a_image_is_known_by_its_ending_or_its_header(tmp_path):

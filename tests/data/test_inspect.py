@@ -40,9 +40,9 @@ def test_every_trouble_is_found(troubled):
     assert found.totals == {"train": 17, "valid": 5}
     assert {name: counts.tolist() for name, counts in found.counts.items()} == {"train": [7, 10], "valid": [2, 3]}
     assert (found.heights, found.widths) == ((4, 20, 20), (4, 30, 200))
-    assert [look.where.rpartition("/")[2] for look in found.long] == ["long.png"]
-    assert [look.size for look in found.tiny] == [(4, 4)]
-    assert [(look.split, look.broken[:7]) for look in found.broken] == [("train", "damaged")]
+    assert [record.location.rpartition("/")[2] for record in found.elongated] == ["long.png"]
+    assert [record.size for record in found.undersized] == [(4, 4)]
+    assert [(record.split, record.broken[:7]) for record in found.broken] == [("train", "damaged")]
     kinds = [(one.between_splits, one.contradictory, one.labels) for one in found.duplicates]
     assert kinds == [
         (True, False, ("dog", "dog")),
@@ -58,7 +58,7 @@ def test_pixels_are_inspected_too():
     targets = one_hot([0] * 599 + [1], 3)
     data = Arrays(images, targets, "abc")
     found = inspect(Splits(data.subset(np.arange(500)), data.subset(np.arange(500, 600))))
-    assert [[look.index for look in one.looks] for one in found.duplicates] == [[3, 80]]
+    assert [[record.index for record in one.records] for one in found.duplicates] == [[3, 80]]
     assert found.duplicates[0].between_splits
     assert found.heights == (5, 5, 5)
     assert found.imbalance == 500

@@ -38,7 +38,7 @@ class Drawn(FileDataset):
     def subset(self, indices):
         raise NotImplementedError
 
-    def where(self, index):
+    def location(self, index):
         return f"drawn {index}"
 
     def image(self, index):
@@ -146,7 +146,7 @@ def test_evaluation_leaves_out_what_cannot_be_read():
 
 def test_evaluation_in_step_shows_a_blank_image_where_nothing_can_be_read():
     parts = EvaluationLoader(Drawn(10, broken=range(4)), PREPROCESS, batch_size=4)
-    assert [len(rows) for rows, _ in parts.part(np.arange(10))] == [4, 2]
-    shown = list(parts.part(np.arange(10), skip_empty=False))
+    assert [len(rows) for rows, _ in parts.batches(np.arange(10))] == [4, 2]
+    shown = list(parts.batches(np.arange(10), skip_empty=False))
     assert [(len(rows), len(batch)) for rows, batch in shown] == [(0, 1), (4, 4), (2, 2)]
     assert shown[0][1].images.shape == (1, 3, 16, 16)

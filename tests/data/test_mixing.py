@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vitreous.data.augment import Augment, Draws
 from vitreous.data.mixing import mix as mix_batch
-from vitreous.data.mixing import own_weights, whole_pairs
+from vitreous.data.mixing import mixing_weights, pair_aligned_rows
 from vitreous.samples import Classes, MultiLabels
 
 SIDES = st.integers(1, 13)
@@ -117,7 +117,7 @@ def test_even_shares_equal_the_whole():
 
 
 def test_mix_rate_and_turns():
-    weights = own_weights(Augment(mixup=1.0, cutmix=1.0, patch_mixup=1.0, mix_rate=0.6), (8, 8), sample(3000))
+    weights = mixing_weights(Augment(mixup=1.0, cutmix=1.0, patch_mixup=1.0, mix_rate=0.6), (8, 8), sample(3000))
     untouched = (weights == 1).all((1, 2))
     constant = (weights == weights[:, :1, :1]).all((1, 2)) & ~untouched
     binary = ((weights == 0) | (weights == 1)).all((1, 2)) & ~constant & ~untouched
@@ -163,4 +163,4 @@ def test_unknown_labels(kind):
     [((0, 4), 8, (0, 4)), ((0, 3), 6, (0, 4)), ((3, 6), 6, (2, 6)), ((1, 2), 3, (0, 2)), ((2, 3), 3, (2, 3))],
 )
 def test_whole_pairs(rows, number, whole):
-    assert whole_pairs(slice(*rows), number) == slice(*whole)
+    assert pair_aligned_rows(slice(*rows), number) == slice(*whole)

@@ -13,12 +13,12 @@ import pytest
 from PIL import Image
 
 from vitreous.data import table
-from vitreous.data.base import Arrays, class_rows
-from vitreous.data.cifar import labeled, read
+from vitreous.data.base import Arrays, class_vectors
+from vitreous.data.cifar import class_indices, read
 from vitreous.data.image_files import from_deep_pixels
 from vitreous.data.pack import write_shards
 from vitreous.data.shard_index import read_index
-from vitreous.data.shards import Shards
+from vitreous.data.shards import ShardDataset
 from vitreous.data.sources import open_data
 from vitreous.data.table import open_table
 from vitreous.spec import Preprocess
@@ -135,7 +135,7 @@ CIFAR_LABELS = [[2**80], [-(2**80)], [1.5], ["1"], [None], [[1]], [True], [10], 
 @pytest.mark.parametrize("labels", CIFAR_LABELS)
 def test_odd_labels_of_cifar(tmp_path, labels):
     with pytest.raises(ValueError, match=r"batch: .*(is no class number from 0 to 9|is out of range)") as caught:
-        labeled(labels, 10, tmp_path / "batch")
+        class_indices(labels, 10, tmp_path / "batch")
     one_line(caught)
 
 
@@ -210,7 +210,12 @@ def test_paths_of_a_table_may_be_absolute_or_at_home(listed, tmp_path, monkeypat
     text = f"path,label\n{tmp_path}/0.png,a\n~/1.png,b\n~nobody/1.png,b\n./2.png,a\nsub/../3.png,b\n"
     (tmp_path / "sub").mkdir()
     data = open_table(listed(text.encode())).train
-    assert [os.path.basename(data.where(index)) for index in range(len(data))] == ["0.png", "1.png", "2.png", "3.png"]
+    assert [os.path.basename(data.location(index)) for index in range(len(data))] == [
+        "0.png",
+        "1.png",
+        "2.png",
+        "3.png",
+    ]
 
 
 def test_classes_that_are_called_by_long_numbers(listed):
@@ -235,9 +240,11 @@ def test_a_folder_is_listed_once_and_not_asked_for_every_row(listed, tmp_path, m
 def test_listed_labels_are_kept_as_sets(listed, tmp_path):
     data = open_table(listed(b"path,labels\n0.png,b;a;b\n1.png,\n2.png,c\n")).train
     assert data.labels.tolist() == [(0, 1), (), (2,)]
-    assert class_rows(data, np.arange(3)).tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
+    assert class_vectors(data, np.arange(3)).tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
     write_shards(data, tmp_path / "packed")
-    assert np.array_equal(class_rows(Shards(tmp_path / "packed"), np.arange(3)), class_rows(data, np.arange(3)))
+    assert np.array_equal(
+        class_vectors(ShardDataset(tmp_path / "packed"), np.arange(3)), class_vectors(data, np.arange(3))
+    )
 
 
 SPECS = [
@@ -272,6 +279,6 @@ def test_deep_pixels_are_converted_in_strips(monkeypatch, mode):
     kind = {"I;16": np.uint16, "I": np.int32, "F": np.float32}[mode]
     image = Image.fromarray((rng.random((50, 30)) * 60_000).astype(kind))
     whole = np.asarray(from_deep_pixels(image))
-    monkeypatch.setattr("vitreous.data.image_files.STRIP", 100)
+    monkeypatch.setattr("vitreous.data.image_files.STRIP_PIXELS", 100)
     assert np.array_equal(np.asarray(from_deep_pixels(image)), whole)
     assert np.abs(whole / 255 - np.asarray(image, dtype=float) / 65_535).max() < 0.005

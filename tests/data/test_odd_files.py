@@ -10,13 +10,13 @@ from PIL import Image
 
 from vitreous import files
 from vitreous.cli import main
-from vitreous.data.folder import LARGEST, Files, open_folder
+from vitreous.data.folder import MAX_FILE_BYTES, PathDataset, open_folder
 from vitreous.data.image_files import BadImage, find_images, open_image, printable
 from vitreous.data.inspect import digest, image_digest, inspect
 from vitreous.data.pack import write_shards
-from vitreous.data.shards import Shards
+from vitreous.data.shards import ShardDataset
 from vitreous.data.sources import open_data
-from vitreous.data.threads import AHEAD, in_threads
+from vitreous.data.threads import PENDING_PER_THREAD, in_threads
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_special_files_are_left_out_and_named(photos, tmp_path, kind):
     assert splits.notes == ("1 pipe, device or dead link, left out: cat/odd.png",)
     assert inspect(splits).broken == []
     write_shards(splits.train, tmp_path / "packed")
-    assert len(Shards(tmp_path / "packed")) == 6
+    assert len(ShardDataset(tmp_path / "packed")) == 6
 
 
 @pytest.mark.parametrize("kind", SPECIAL)
@@ -164,11 +164,11 @@ def locked(monkeypatch):
 def test_an_image_that_may_not_be_read_counts_as_unreadable(photos, tmp_path, locked):
     locked(photos / "cat" / "1.png")
     splits = open_data(photos, valid_share=0)
-    assert [(look.where, look.broken) for look in inspect(splits).broken] == [
+    assert [(look.location, look.broken) for look in inspect(splits).broken] == [
         (str(photos / "cat" / "1.png"), "Permission denied")
     ]
     assert write_shards(splits.train, tmp_path / "packed") == [(str(photos / "cat" / "1.png"), "Permission denied")]
-    packed = Shards(tmp_path / "packed")
+    packed = ShardDataset(tmp_path / "packed")
     assert [len(packed), packed.labels.tolist()] == [5, [0, 0, 1, 1, 1]]
 
 
@@ -183,16 +183,16 @@ def test_folders_and_tables_that_may_not_be_read_are_one_line(photos, locked, na
 
 def test_a_file_larger_than_any_image_is_not_read(tmp_path):
     with open(tmp_path / "huge.jpg", "wb") as file:
-        file.truncate(LARGEST * 1000)
+        file.truncate(MAX_FILE_BYTES * 1000)
     with pytest.raises(BadImage, match="more than any image needs"):
-        Files([tmp_path / "huge.jpg"], np.array([0]), "ab").content(0)
+        PathDataset([tmp_path / "huge.jpg"], np.array([0]), "ab").content(0)
 
 
 def test_names_that_are_no_text_stay_printable(photos):
     os.rename(photos / "cat", os.path.join(photos, os.fsdecode(b"c\xe4t\xff")))
     splits = open_data(photos, valid_share=0)
     assert splits.train.classes == ("c\\xe4t\\xff", "dog")
-    assert splits.train.where(0).endswith("c\\xe4t\\xff/0.png")
+    assert splits.train.location(0).endswith("c\\xe4t\\xff/0.png")
     assert splits.train.image(0).size == (6, 5), "the path itself is as it was"
     printable(splits.train.paths[0]).encode()
 
@@ -229,9 +229,9 @@ def test_few_results_wait_for_their_turn():
     started = []
     results = in_threads(lambda index: started.append(index) or index, 1000, workers=2)
     assert [next(results) for _ in range(5)] == list(range(5))
-    assert len(started) <= 5 + 2 * AHEAD
+    assert len(started) <= 5 + 2 * PENDING_PER_THREAD
     results.close()
-    assert len(started) <= 5 + 2 * AHEAD + 2
+    assert len(started) <= 5 + 2 * PENDING_PER_THREAD + 2
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])
@@ -239,5 +239,5 @@ def test_images_are_digested_in_strips(monkeypatch, mode):
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (70, 30, 3), dtype=np.uint8)).convert(mode)
     whole = image_digest(image)
     assert whole == digest(np.asarray(image.convert("RGB")))
-    monkeypatch.setattr("vitreous.data.inspect.STRIP", 100)
+    monkeypatch.setattr("vitreous.data.inspect.STRIP_PIXELS", 100)
     assert image_digest(image) == whole

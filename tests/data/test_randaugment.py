@@ -6,7 +6,7 @@ import torch
 from torchvision.transforms import InterpolationMode, v2
 
 from vitreous.data.augment import Augment, Draws
-from vitreous.data.randaugment import MOST, OPERATIONS, SIGNED, randaugment
+from vitreous.data.randaugment import MAX_MAGNITUDE, OPERATIONS, SIGNED, randaugment
 from vitreous.samples import Classes
 
 THEIRS = v2.RandAugment()
@@ -27,7 +27,7 @@ def changed(images, augment, draws):
 
 def torchvisions(name, images, magnitude, sign):
     magnitudes, signed = THEIRS._AUGMENTATION_SPACE[name]
-    values = magnitudes(MOST + 1, *images.shape[-2:])
+    values = magnitudes(MAX_MAGNITUDE + 1, *images.shape[-2:])
     assert signed == (name in SIGNED)
     strength = 0.0 if values is None else sign * float(values[magnitude])
     return THEIRS._apply_image_or_video_transform(
@@ -44,7 +44,7 @@ def test_the_operations_are_torchvisions():
 def test_each_operation_equals_torchvisions(name, magnitude):
     images = noise(3)
     for sign in (1, -1) if name in SIGNED else (1,):
-        ours = OPERATIONS[name](images, sign * magnitude / MOST)
+        ours = OPERATIONS[name](images, sign * magnitude / MAX_MAGNITUDE)
         assert ours.dtype == torch.uint8
         assert (ours != torchvisions(name, images, magnitude, sign)).float().mean() < 0.01
 

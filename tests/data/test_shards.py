@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.data.base import Arrays, class_rows, one_hot
-from vitreous.data.folder import Files
+from vitreous.data.base import Arrays, class_vectors, one_hot
+from vitreous.data.folder import PathDataset
 from vitreous.data.image_files import BadImage
 from vitreous.data.pack import write_shards
-from vitreous.data.shards import WINDOW, Shards
+from vitreous.data.shards import SHUFFLE_WINDOW, ShardDataset
 from vitreous.data.sources import open_data
 from vitreous.samples import MultiLabels
 
@@ -40,7 +40,7 @@ def test_pixels_come_back(tmp_path, channels):
     ]  # fmt: skip
     packed = open_data(tmp_path / "packed", valid_share=0).train
     assert packed.classes == data.classes
-    assert np.array_equal(class_rows(packed, np.arange(50)), class_rows(data, np.arange(50)))
+    assert np.array_equal(class_vectors(packed, np.arange(50)), class_vectors(data, np.arange(50)))
     with ThreadPoolExecutor(4) as pool:
         unpacked = list(pool.map(packed.image, range(50)))
     assert all(np.array_equal(pixels(found), image) for found, image in zip(unpacked, data.images, strict=True))
@@ -53,10 +53,10 @@ def test_files_go_in_byte_for_byte(tmp_path):
     (tmp_path / "broken.jpg").write_text("no image")
     paths = [*sorted(tmp_path.glob("?.jpg")), tmp_path / "broken.jpg"]
     targets = np.array([[1, 0], [0, np.nan], [1, 1], [0, 0], [1, 0]], dtype=np.float32)
-    write_shards(Files(paths, targets, ("x", "y"), target=MultiLabels), tmp_path / "packed", shard_size=3)
-    packed = Shards(tmp_path / "packed")
+    write_shards(PathDataset(paths, targets, ("x", "y"), target=MultiLabels), tmp_path / "packed", shard_size=3)
+    packed = ShardDataset(tmp_path / "packed")
     assert [packed.content(index) for index in range(5)] == [path.read_bytes() for path in paths]
-    assert np.array_equal(class_rows(packed, np.arange(5)), targets, equal_nan=True)
+    assert np.array_equal(class_vectors(packed, np.arange(5)), targets, equal_nan=True)
     assert packed.target is MultiLabels
     assert type(packed.targets(np.arange(2))) is MultiLabels
     with tarfile.open(tmp_path / "packed" / "00000.tar") as tar:
@@ -90,7 +90,7 @@ def test_an_interrupted_packing_leaves_no_index(tmp_path):
 @pytest.fixture
 def packed(tmp_path):
     write_shards(arrays(200), tmp_path / "packed", shard_size=10)
-    return Shards(tmp_path / "packed")
+    return ShardDataset(tmp_path / "packed")
 
 
 def test_an_epoch_is_every_image_once_and_reads_few_shards_at_a_time(packed):
@@ -99,9 +99,11 @@ def test_an_epoch_is_every_image_once_and_reads_few_shards_at_a_time(packed):
     assert np.array_equal(order, packed.order(1, 2))
     assert not np.array_equal(order, packed.order(1, 3))
     assert not np.array_equal(order, packed.order(2, 2))
-    windows = [set(packed.place[order[start : start + 10 * WINDOW], 0]) for start in range(0, 200, 10 * WINDOW)]
-    assert [len(shards) for shards in windows] == [WINDOW] * 5
-    assert len(set(packed.place[order[: 5 * WINDOW], 0])) > 1
+    windows = [
+        set(packed.spans[order[start : start + 10 * SHUFFLE_WINDOW], 0]) for start in range(0, 200, 10 * SHUFFLE_WINDOW)
+    ]
+    assert [len(shards) for shards in windows] == [SHUFFLE_WINDOW] * 5
+    assert len(set(packed.spans[order[: 5 * SHUFFLE_WINDOW], 0])) > 1
 
 
 def test_a_subset_and_a_copy_in_another_process(packed):
@@ -109,7 +111,7 @@ def test_a_subset_and_a_copy_in_another_process(packed):
     part.image(0)
     copied = pickle.loads(pickle.dumps(part))
     assert [copied.content(index) for index in range(3)] == [packed.content(index) for index in (150, 3, 77)]
-    assert class_rows(copied, np.arange(3)).argmax(1).tolist() == [0, 0, 2]
+    assert class_vectors(copied, np.arange(3)).argmax(1).tolist() == [0, 0, 2]
     assert sorted(copied.order(0, 0)) == [0, 1, 2]
 
 
@@ -192,7 +194,7 @@ def test_tars_of_webdataset(tmp_path):
         splits = open_data(tmp_path)
         assert len(splits.notes) == notes
         assert splits.train.classes == splits.valid.classes == ("0", "1", "2")
-        assert class_rows(splits.train, np.arange(5)).argmax(1).tolist() == [0, 2, 1, 1, 0]
+        assert class_vectors(splits.train, np.arange(5)).argmax(1).tolist() == [0, 2, 1, 1, 0]
         shades = [splits.train.image(index).getpixel((0, 0)) for index in range(5)]
         assert shades == [0, 1, 10, 11, 12]
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitreous.data.base import Arrays, class_rows, one_hot
-from vitreous.data.folder import Files
-from vitreous.data.memory import in_memory, memory_needed, unreadable
+from vitreous.data.base import Arrays, class_vectors, one_hot
+from vitreous.data.folder import PathDataset
+from vitreous.data.memory import decode_into_memory, estimate_memory, unreadable_message
 from vitreous.data.shapes import Shapes
 from vitreous.data.sources import open_data
 from vitreous.data.splits import held_out
@@ -27,10 +27,10 @@ def classes_of(counts):
 def test_holding_out_keeps_every_class_in_training(counts, share, seed):
     data = classes_of(counts)
     held = held_out(data, share, seed)
-    kept = class_rows(data, np.flatnonzero(~held)).sum(0)
+    kept = class_vectors(data, np.flatnonzero(~held)).sum(0)
     assert (kept >= 1).all()
     expected = [min(max(1, round(share * count)), count - 1) for count in counts]
-    assert class_rows(data, np.flatnonzero(held)).sum(0).tolist() == expected
+    assert class_vectors(data, np.flatnonzero(held)).sum(0).tolist() == expected
     assert np.array_equal(held, held_out(data, share, seed))
 
 
@@ -54,7 +54,7 @@ def test_rare_labels_reach_validation():
     targets = np.zeros((1000, 2), dtype=np.float32)
     targets[:, 0], targets[:10, 1] = 1, 1
     data = Arrays(np.zeros((1000, 1, 1, 1), np.uint8), MultiLabels(torch.from_numpy(targets)), "ab")
-    assert class_rows(data, np.flatnonzero(held_out(data, 0.1, 0))).sum(0).tolist() == [100, 1]
+    assert class_vectors(data, np.flatnonzero(held_out(data, 0.1, 0))).sum(0).tolist() == [100, 1]
 
 
 def test_shapes_have_splits_of_their_own():
@@ -63,10 +63,10 @@ def test_shapes_have_splits_of_their_own():
     chosen = np.array([5, 49_999])
     scenes = Shapes(50_000, (32, 48), seed=3).batch(chosen)
     assert np.array_equal(splits.train.pixels(chosen), scenes.images)
-    assert np.array_equal(class_rows(splits.train, chosen).argmax(1), scenes.labels)
+    assert np.array_equal(class_vectors(splits.train, chosen).argmax(1), scenes.labels)
     part = splits.train.subset(np.array([7, 5]))
     assert np.array_equal(part.pixels(np.array([1])), scenes.images[:1])
-    assert part.where(1) == "scene 5 of seed 3"
+    assert part.location(1) == "scene 5 of seed 3"
     first = [part.pixels(np.array([0])).tobytes() for part in splits.parts().values()]
     assert len(set(first)) == 3
     assert np.array_equal(
@@ -115,31 +115,33 @@ def files(tmp_path):
         image.save(tmp_path / f"{index}.png")
     (tmp_path / "1a.png").write_text("no image")
     paths = [tmp_path / name for name in ("0.png", "1.png", "1a.png", "2.png", "gone.png")]
-    return Files(paths, np.array([0, 1, 0, 2, 1]), "xyz")
+    return PathDataset(paths, np.array([0, 1, 0, 2, 1]), "xyz")
 
 
 def test_in_memory(files):
     """Decoded once and kept whole, so that everything later sees the very same image."""
     seen = []
-    decoded, broken = in_memory(files, progress=lambda *step: seen.append(step))
+    decoded, broken = decode_into_memory(files, progress=lambda *step: seen.append(step))
     assert len(decoded) == 3
     assert [decoded.image(index).size for index in range(3)] == [(40, 20), (20, 40), (30, 30)]
-    assert class_rows(decoded, np.arange(3)).argmax(1).tolist() == [0, 1, 2]
-    assert decoded.where(2) == files.where(3)
+    assert class_vectors(decoded, np.arange(3)).argmax(1).tolist() == [0, 1, 2]
+    assert decoded.location(2) == files.location(3)
     for index, kept in enumerate((0, 1, 3)):
         assert decoded.image(index).tobytes() == files.image(kept).tobytes()
     part = decoded.subset(np.array([2, 0]))
-    assert [part.where(index) for index in range(2)] == [files.where(3), files.where(0)]
-    assert class_rows(part, np.arange(2)).argmax(1).tolist() == [2, 0]
+    assert [part.location(index) for index in range(2)] == [files.location(3), files.location(0)]
+    assert class_vectors(part, np.arange(2)).argmax(1).tolist() == [2, 0]
     assert part.image(1) is decoded.image(0), "not decoded again"
-    assert [where for where, _ in broken] == [files.where(2), files.where(4)]
+    assert [location for location, _ in broken] == [files.location(2), files.location(4)]
     assert seen == [(done, 5) for done in range(1, 6)]
-    assert memory_needed(files) == round((2 * 40 * 20 * 3 + 30 * 30) / 3 * 5), "those that cannot be read are estimated"
-    sentence = unreadable(broken, 1000)
-    assert sentence.startswith(f"2 of 1,000 files could not be read: {files.where(2)} (not an image")
+    assert estimate_memory(files) == round((2 * 40 * 20 * 3 + 30 * 30) / 3 * 5), (
+        "those that cannot be read are estimated"
+    )
+    sentence = unreadable_message(broken, 1000)
+    assert sentence.startswith(f"2 of 1,000 files could not be read: {files.location(2)} (not an image")
     assert sentence.endswith("and 1 more")
 
 
 def test_nothing_to_keep_in_memory(files):
     with pytest.raises(ValueError, match="no image could be read; 1 of 1 files"):
-        in_memory(files.subset(np.array([2])))
+        decode_into_memory(files.subset(np.array([2])))

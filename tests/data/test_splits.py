@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vitreous.data.base import Arrays, one_hot
-from vitreous.data.folder import Files
+from vitreous.data.folder import PathDataset
 from vitreous.data.sources import open_data
-from vitreous.data.splits import Splits, hashed, held_out, held_out_by_name, hold_out, names_of
+from vitreous.data.splits import Splits, hash_to_unit, hold_out, hold_out_mask, hold_out_mask_by_name, stable_names
 from vitreous.samples import MultiLabels
 
 HELD = "a/0.png a/1.png a/15.png a/17.png a/2.png a/4.png a/5.png b/11.png b/14.png b/15.png b/2.png b/3.png"
@@ -21,11 +21,11 @@ COUNTS = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 
 def files(names, classes="abcde"):
     labels = np.array([classes.index(name[0]) for name in names])
-    return Files([f"root/{name}" for name in names], labels, classes)
+    return PathDataset([f"root/{name}" for name in names], labels, classes)
 
 
 def held(names, share=0.2, seed=0):
-    found = held_out_by_name(files(names), names, share, seed)
+    found = hold_out_mask_by_name(files(names), names, share, seed)
     return {name for name, out in zip(names, found, strict=True) if out}
 
 
@@ -45,10 +45,10 @@ def test_nothing_that_was_trained_on_is_held_out_when_images_are_added(counts, e
     names = named(counts)
     more = [f"{'abcde'[number]}/!{index}.png" for number, count in enumerate(extra) for index in range(count)]
     before, after = held(names, seed=seed), held(sorted(names + more), seed=seed)
-    given_back = {name[0] for name in names if hashed(f"{seed}/{name}") < 0.2 and name not in before}
+    given_back = {name[0] for name in names if hash_to_unit(f"{seed}/{name}") < 0.2 and name not in before}
     given_back |= {letter for letter, count in zip("abcde", counts, strict=False) if count == 1}
     assert {name for name in after & set(names) if name[0] not in given_back} <= before
-    enough = [name for name in before if hashed(f"{seed}/{name}") < 0.2]
+    enough = [name for name in before if hash_to_unit(f"{seed}/{name}") < 0.2]
     assert set(enough) <= after, "only a stand-in for a class without any goes back to training"
 
 
@@ -70,7 +70,7 @@ def test_about_the_share_by_seed():
 def test_the_digest_stays_what_it_is():
     """Runs of today are resumed by later versions."""
     assert (
-        hashed("0/cat/1.png")
+        hash_to_unit("0/cat/1.png")
         == int.from_bytes(hashlib.blake2b(b"0/cat/1.png", digest_size=8).digest()) // 2**11 / 2**53
     )
     assert held(named([20, 20]), 0.2) == set(HELD.split())
@@ -80,9 +80,9 @@ def test_several_labels_are_all_learned():
     names = [f"{index}.png" for index in range(40)]
     values = np.zeros((40, 3), np.float32)
     values[:, 0], values[:2, 1], values[7, 2] = 1, 1, 1
-    data = Files(names, values, "abc", target=MultiLabels)
+    data = PathDataset(names, values, "abc", target=MultiLabels)
     for seed in range(20):
-        assert values[~held_out_by_name(data, names, 0.5, seed)].any(0).all()
+        assert values[~hold_out_mask_by_name(data, names, 0.5, seed)].any(0).all()
 
 
 def test_images_without_names_are_held_out_as_ever():
@@ -92,10 +92,10 @@ def test_images_without_names_are_held_out_as_ever():
     for number in (0, 1):
         members = np.arange(15) + 15 * number
         expected[np.random.default_rng([7, number]).permutation(members)[:3]] = True
-    assert np.array_equal(held_out(data, 0.2, 7), expected)
+    assert np.array_equal(hold_out_mask(data, 0.2, 7), expected)
     splits = hold_out(Splits(data), 0.2, 7)
     assert (len(splits.train), len(splits.valid), splits.held_out) == (24, 6, True)
-    assert names_of(data) is None
+    assert stable_names(data) is None
 
 
 @pytest.mark.parametrize("csv", [False, True])
@@ -109,14 +109,14 @@ def test_the_same_wherever_the_folder_lies(tmp_path, csv, monkeypatch):
         lines = ["path,label", *(f"{name},{name[0]}" for name in named([12, 12]))]
         (root / "list.csv").write_text("\n".join(lines))
         splits = open_data(root / "list.csv" if csv else root, valid_share=0.3)
-        found.append({splits.valid.where(index).removeprefix(f"{root}/") for index in range(len(splits.valid))})
+        found.append({splits.valid.location(index).removeprefix(f"{root}/") for index in range(len(splits.valid))})
         assert "about 30% of each class held out" in splits.notes[-1]
         monkeypatch.chdir(root)
         splits = open_data("list.csv" if csv else ".", valid_share=0.3)
-        found.append({splits.valid.where(index) for index in range(len(splits.valid))})
+        found.append({splits.valid.location(index) for index in range(len(splits.valid))})
     assert found == found[:1] * 4
 
 
 def test_accents_are_the_same_however_they_are_composed():
-    composed, apart = (names_of(files([f"a/{name}.png"]))[0] for name in ("caf\u00e9", "cafe\u0301"))
+    composed, apart = (stable_names(files([f"a/{name}.png"]))[0] for name in ("caf\u00e9", "cafe\u0301"))
     assert composed == apart

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.data.base import class_rows
+from vitreous.data.base import class_vectors
 from vitreous.data.table import open_table
 from vitreous.samples import Classes, MultiLabels
 
@@ -43,7 +43,7 @@ def test_labels(write, text, target, classes, targets, encoding):
     data = open_table(write(rows(text), encoding)).train
     assert (data.target, data.classes) == (target, classes)
     assert type(data.targets(np.arange(1))) is target
-    assert np.array_equal(class_rows(data, np.arange(len(data))), targets, equal_nan=True)
+    assert np.array_equal(class_vectors(data, np.arange(len(data))), targets, equal_nan=True)
     assert data.image(0).size == (5, 5)
 
 
@@ -54,7 +54,7 @@ def test_columns_that_are_no_labels_are_named(write):
 def test_splits(write):
     splits = open_table(write(rows("path,label,split 0.png,a,train 1.png,b,Train 2.png,a,val 3.png,b,test")))
     assert {name: len(part) for name, part in splits.parts().items()} == {"train": 2, "valid": 1, "test": 1}
-    assert splits.test.where(0).endswith("3.png")
+    assert splits.test.location(0).endswith("3.png")
     assert splits.valid.classes == ("a", "b")
 
 
@@ -62,7 +62,7 @@ def test_missing_files_are_counted_and_three_of_them_named(write):
     splits = open_table(write(rows("path,label 0.png,a w.png,a 1.png,b x.png,c y.png,a z.png,b")))
     assert splits.notes == ("4 of 6 files are missing, their rows left out: w.png, x.png, y.png and 1 more",)
     assert splits.train.classes == ("a", "b")
-    assert class_rows(splits.train, np.arange(2)).tolist() == [[1, 0], [0, 1]]
+    assert class_vectors(splits.train, np.arange(2)).tolist() == [[1, 0], [0, 1]]
 
 
 ERRORS = [

@@ -9,8 +9,8 @@ import vitreous as vt
 from vitreous.data.augment import Augment
 from vitreous.data.base import Arrays, FileDataset
 from vitreous.data.loader import EvaluationLoader, Loader
-from vitreous.data.memory import in_memory
-from vitreous.data.scenes import TARGETS, ShapesData
+from vitreous.data.memory import decode_into_memory
+from vitreous.data.scenes import TARGETS, ShapesDataset
 from vitreous.data.shapes import Shapes
 from vitreous.samples import IGNORED, Boxes, Classes, Masks, MultiLabels, Texts
 from vitreous.spec import Preprocess
@@ -23,7 +23,7 @@ class Scenes(FileDataset):
 
     def __init__(self, target, number=12, *, num_views=1, chosen=None):
         self.target, self.num_views = target, num_views
-        self.sets = [ShapesData(Shapes(4, size, seed=3), target=target) for size in ((40, 30), (30, 50), (33, 33))]
+        self.sets = [ShapesDataset(Shapes(4, size, seed=3), target=target) for size in ((40, 30), (30, 50), (33, 33))]
         self.classes = self.sets[0].classes
         self.chosen = np.arange(number) if chosen is None else chosen
 
@@ -63,7 +63,7 @@ def same(one, other):
 @pytest.mark.parametrize("target", [Classes, MultiLabels, Masks, Boxes, Texts])
 @pytest.mark.parametrize("source", ["arrays", "files"])
 def test_a_batch_follows_from_seed_step_and_place(target, source):
-    data = ShapesData(Shapes(12, (32, 32)), target=target) if source == "arrays" else Scenes(target)
+    data = ShapesDataset(Shapes(12, (32, 32)), target=target) if source == "arrays" else Scenes(target)
     augment = Augment(randaugment_ops=1, erase_rate=0.2)
 
     def loader(rows=None):
@@ -101,7 +101,7 @@ def wide_files(folder, number=6):
 
 def test_memory_files_evaluation_and_prediction_see_the_same_pixels(tmp_path):
     data = vt.open_data(wide_files(tmp_path / "wide"), valid_share=0).train
-    kept, broken = in_memory(data)
+    kept, broken = decode_into_memory(data)
     assert not broken
     augment = Augment(crop="resized", randaugment_ops=1)
     seen = []
@@ -115,7 +115,7 @@ def test_memory_files_evaluation_and_prediction_see_the_same_pixels(tmp_path):
     assert torch.equal(files.images, memory.images)
     model = vt.create_model("vit_tiny_16", image_size=24, num_classes=2, dim=16, depth=1, num_heads=1, patch_size=8)
     predictor = vt.Predictor(model)
-    predicted, _ = predictor.prepare(data.paths[0])
+    predicted, _ = predictor.preprocess(data.paths[0])
     alone = EvaluationLoader(data, model.spec.preprocess)
     assert torch.equal(predicted, next(iter(alone))[1].images[0])
 
@@ -166,7 +166,7 @@ def test_geometric_operations_move_masks_and_boxes():
 
 def test_mixing_refuses_what_cannot_be_blended():
     with pytest.raises(ValueError, match="MixUp and CutMix blend class targets, the data has a mask per image"):
-        Loader(ShapesData(Shapes(12, (32, 32)), target=Masks), SMALL, Augment(cutmix=1.0), batch_size=3)
+        Loader(ShapesDataset(Shapes(12, (32, 32)), target=Masks), SMALL, Augment(cutmix=1.0), batch_size=3)
 
 
 @pytest.mark.parametrize(

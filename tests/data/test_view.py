@@ -10,7 +10,7 @@ from torchvision.transforms import v2
 
 from vitreous.data.augment import Augment, Draws, evaluation_pixels
 from vitreous.data.crops import training_views
-from vitreous.data.view import View, as_channels, as_image, covering_view, evaluation_view, seen_through
+from vitreous.data.view import View, apply_views, covering_view, evaluation_view, to_channels_first, to_pil
 from vitreous.samples import IGNORED
 from vitreous.spec import Preprocess
 
@@ -63,7 +63,7 @@ def test_evaluation_is_torchvisions_resize_and_center_crop(source, size, crop_ra
         resized = [least[0], int(least[0] * source[1] / source[0])]
     mode = v2.InterpolationMode.BICUBIC
     theirs = v2.functional.center_crop(v2.functional.resize(image, resized, interpolation=mode), list(size))
-    assert torch.equal(view.image(image), as_channels(theirs))
+    assert torch.equal(view.image(image), to_channels_first(theirs))
 
 
 @settings(deadline=None, max_examples=60)
@@ -122,17 +122,17 @@ def test_masks_come_back_onto_the_source():
 def test_a_batch_without_resampling_equals_its_images_one_by_one():
     images = torch.randint(0, 256, (6, 3, 16, 20), dtype=torch.uint8)
     views = training_views(Augment(crop="pad", pad=5), (16, 20), (16, 20), Draws.sample(3, 0, 0, 6))
-    alone = [view.image(as_image(image)) for image, view in zip(images, views, strict=True)]
-    assert torch.equal(seen_through(images, views, (0, 0, 0)), torch.stack(alone))
+    alone = [view.image(to_pil(image)) for image, view in zip(images, views, strict=True)]
+    assert torch.equal(apply_views(images, views, (0, 0, 0)), torch.stack(alone))
     assert len({view.offset for view in views}) > 1
 
 
 def test_a_border_is_reflected_or_filled():
     image = noise((8, 8))
-    reflected = View((8, 8), (0, 0, 8, 8), (8, 8), (8, 8), (2, 0), border="reflect").image(image)
+    reflect_indices = View((8, 8), (0, 0, 8, 8), (8, 8), (8, 8), (2, 0), border="reflect").image(image)
     filled = View((8, 8), (0, 0, 8, 8), (8, 8), (8, 8), (2, 0)).image(image, (9, 8, 7))
-    pixels = as_channels(image)
-    assert torch.equal(reflected[:, 0], pixels[:, 2])
+    pixels = to_channels_first(image)
+    assert torch.equal(reflect_indices[:, 0], pixels[:, 2])
     assert filled[:, 0, 0].tolist() == [9, 8, 7]
     assert torch.equal(filled[:, 2:], pixels[:, :6])
 
@@ -162,7 +162,7 @@ def test_of_a_long_image_only_what_is_seen_is_resized(monkeypatch, source, inter
     monkeypatch.setattr(Image.Image, "resize", counted)
     seen, classes = view.image(image), view.mask(mask)
     assert resized == [(24, 32)] * 2
-    monkeypatch.setattr("vitreous.data.view.MOST_RESIZED", 10**9)
+    monkeypatch.setattr("vitreous.data.view.MAX_RESIZE_RATIO", 10**9)
     whole, labels = view.image(image), view.mask(mask)
     assert resized[2] == view.inner[::-1]
     away = (seen.int() - whole.int()).abs()

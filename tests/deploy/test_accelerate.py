@@ -1,4 +1,4 @@
-"""vt.accelerate: right, no slower than asked for, and nothing of the caller's is touched."""
+"""vt.accelerate: accurate, at least as fast as the plain model, and without side effects on the caller's model."""
 
 import copy
 import json
@@ -15,10 +15,10 @@ from torch import nn
 import vitreous as vt
 from vitreous import machine
 from vitreous.deploy import accelerate as module
-from vitreous.deploy import race
-from vitreous.deploy.engine import Unfit
+from vitreous.deploy import candidates
+from vitreous.deploy.candidates import Candidate
+from vitreous.deploy.engine import EngineUnavailable
 from vitreous.deploy.native import build
-from vitreous.deploy.race import Tried
 
 IMAGES = torch.randn(3, 3, 64, 64, generator=torch.Generator().manual_seed(1))
 
@@ -26,16 +26,16 @@ IMAGES = torch.randn(3, 3, 64, 64, generator=torch.Generator().manual_seed(1))
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(race, "SECONDS", 0.0)
+    monkeypatch.setattr(candidates, "TIMING_SECONDS", 0.0)
     return tmp_path
 
 
 @pytest.fixture(scope="module")
 def kernel():
-    """Compiled once for all tests, outside of their own caches."""
+    """Compiled once for all tests, outside of their temporary caches."""
     try:
         return build.library()
-    except Unfit as reason:
+    except EngineUnavailable as reason:
         pytest.skip(str(reason))
 
 
@@ -46,25 +46,25 @@ def model():
 
 
 def pretend(monkeypatch, **found):
-    """Instead of real engines: ways by name, each a function from the model to what answers, with its speed."""
+    """Replace the engines by fakes: name → (function from the model to a module, its speed-up)."""
     speeds = {}
 
-    def way(name):
+    def backend(name):
         def run(job, precision):
-            answer, speed = found[name]
-            tried = Tried(name, precision, answer(job.model))
-            speeds[tried.module] = speed
-            return tried
+            wrap, speed = found[name]
+            candidate = Candidate(name, precision, wrap(job.model))
+            speeds[candidate.module] = speed
+            return candidate
 
         return run
 
-    monkeypatch.setattr(race, "WAYS", {(name, "fp32"): way(name) for name in found})
-    monkeypatch.setattr(module, "WAYS", race.WAYS)
-    monkeypatch.setattr(race, "speed_up", lambda plain, fast, images: speeds[fast])
+    monkeypatch.setattr(candidates, "BACKENDS", {(name, "fp32"): backend(name) for name in found})
+    monkeypatch.setattr(module, "BACKENDS", candidates.BACKENDS)
+    monkeypatch.setattr(candidates, "speed_up", lambda plain, fast, images: speeds[fast])
 
 
 class Off(nn.Module):
-    """Wrong by a factor."""
+    """The model's outputs times a factor."""
 
     def __init__(self, model, factor):
         super().__init__()
@@ -75,7 +75,7 @@ class Off(nn.Module):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int16", "int8"])
-def test_answers_for_any_batch(kernel, model, precision):
+def test_outputs_for_any_batch(kernel, model, precision):
     fast = vt.accelerate(model, IMAGES, precision, engines=["eager", "native"])
     model.eval()
     bound = 1e-5 if precision == "fp32" else 0.02
@@ -96,23 +96,23 @@ def test_the_model_is_left_alone(kernel, model):
     assert [part.training for part in model.modules()] == modes
     assert [type(part) for part in model.modules()] == parts
     model(IMAGES).sum().backward()
-    assert model.blocks[0].mlp.fc1.weight.grad is not None, "training goes on"
+    assert model.blocks[0].mlp.fc1.weight.grad is not None, "training still works"
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert not list(fast.parameters()), "a wrapper has no weights to save or train"
 
 
-def test_recording_runs_the_original_and_says_so(kernel, model):
+def test_recording_runs_the_original_with_a_warning(kernel, model):
     fast = vt.accelerate(model.eval(), IMAGES, "int16")
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with vt.record(fast) as trace:
             trace.model(IMAGES)
-    assert "call trace.model" in str(said[0].message)
+    assert "call trace.model" in str(caught[0].message)
     assert trace["blocks.1"].weights.shape == (3, 2, 17, 17)
 
 
 @pytest.mark.parametrize("attempt", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_a_copy_is_refused_and_the_way_on_is_named(model, attempt):
+def test_a_copy_is_refused_with_advice(model, attempt):
     fast = vt.accelerate(model, IMAGES, "fp32", engines=["eager"])
     with pytest.raises(TypeError, match="and accelerate that again"):
         attempt(fast)
@@ -126,23 +126,23 @@ def test_torch_is_left_as_it_was(kernel, model):
     assert torch.equal(before[3], after[3])
 
 
-def test_the_fastest_that_is_right_wins(monkeypatch, model):
+def test_the_fastest_within_tolerance_wins(monkeypatch, model):
     right, wrong = (lambda model: Off(model, 1.0)), (lambda model: Off(model, 1.01))
     pretend(monkeypatch, eager=(right, 1.0), native=(right, 1.5), inductor=(wrong, 9.0), onnxruntime=(right, 1.2))
     report = vt.accelerate(model, IMAGES, engines=["eager", "native", "inductor", "onnxruntime"]).report
     assert (report.engine, report.speed_up) == ("native", 1.5)
-    assert "its error is above the 0.0001 allowed" in "\n".join(report.reasons)
+    assert "its error exceeds the tolerance of 0.0001" in "\n".join(report.reasons)
     assert "→ native" in str(report)
     assert "1.50 ×" in str(report)
 
 
-@pytest.mark.parametrize("answer", [math.nan, math.inf])
-def test_what_is_no_number_never_wins(monkeypatch, model, answer):
-    pretend(monkeypatch, eager=(lambda m: Off(m, 1.0), 1.0), native=(lambda m: Off(m, answer), 9.0))
+@pytest.mark.parametrize("factor", [math.nan, math.inf])
+def test_non_finite_outputs_never_win(monkeypatch, model, factor):
+    pretend(monkeypatch, eager=(lambda m: Off(m, 1.0), 1.0), native=(lambda m: Off(m, factor), 9.0))
     assert vt.accelerate(model, IMAGES, tolerance=1e9).report.engine == "eager"
 
 
-def test_an_engine_that_breaks_at_another_batch_is_out(monkeypatch, model):
+def test_an_engine_that_fails_at_another_batch_size_is_rejected(monkeypatch, model):
     class ThisBatchOnly(Off):
         def forward(self, images):
             return self.model(images) if len(images) == len(IMAGES) else self.model(images) * 2
@@ -151,18 +151,18 @@ def test_an_engine_that_breaks_at_another_batch_is_out(monkeypatch, model):
     assert vt.accelerate(model, IMAGES).report.engine == "eager"
 
 
-def test_what_is_slow_to_prepare_is_left_out_where_it_is_not_needed(monkeypatch, model):
+def test_slow_engines_are_skipped_when_not_needed(monkeypatch, model):
     right = lambda model: Off(model, 1.0)  # noqa: E731
     pretend(monkeypatch, eager=(right, 1.0), native=(right, 1.5), inductor=(right, 9.0))
     report = vt.accelerate(model, IMAGES).report
     assert report.engine == "native"
-    assert "inductor, fp32: not tried: another way is fast enough" in "\n".join(report.reasons)
+    assert "inductor, fp32: not tried: another backend is fast enough" in "\n".join(report.reasons)
     assert vt.accelerate(model, IMAGES, engines=["eager", "native", "inductor"], fresh=True).report.engine == "inductor"
     pretend(monkeypatch, eager=(right, 1.0), native=(right, 1.1), inductor=(right, 9.0))
     assert vt.accelerate(model, IMAGES, fresh=True).report.engine == "inductor"
 
 
-def test_the_choice_is_remembered_and_checked_again(monkeypatch, model, own_cache):
+def test_the_choice_is_cached_and_verified_again(monkeypatch, model, own_cache):
     calls = []
 
     def count(model, factor):
@@ -170,34 +170,34 @@ def test_the_choice_is_remembered_and_checked_again(monkeypatch, model, own_cach
         return Off(model, factor)
 
     pretend(monkeypatch, eager=(lambda m: count(m, 1.0), 1.0), native=(lambda m: count(m, 1.00001), 2.0))
-    assert not vt.accelerate(model, IMAGES).report.remembered
+    assert not vt.accelerate(model, IMAGES).report.cached
     assert calls == [1.0, 1.00001]
     again = vt.accelerate(model, IMAGES).report
-    assert (again.remembered, again.engine, again.speed_up, calls[2:]) == (True, "native", 2.0, [1.00001])
-    assert not vt.accelerate(model, IMAGES, fresh=True).report.remembered
+    assert (again.cached, again.engine, again.speed_up, calls[2:]) == (True, "native", 2.0, [1.00001])
+    assert not vt.accelerate(model, IMAGES, fresh=True).report.cached
     pretend(monkeypatch, eager=(lambda m: Off(m, 1.0), 1.0), native=(lambda m: Off(m, 3.0), 2.0))
     now = vt.accelerate(model, IMAGES).report
-    assert (now.remembered, now.engine) == (False, "eager"), "what is no longer right is not used"
-    (memory,) = own_cache.glob("choice-*.json")
+    assert (now.cached, now.engine) == (False, "eager"), "a backend that is no longer accurate is not used"
+    (cache_file,) = own_cache.glob("choice-*.json")
     for broken in ("", "[]", json.dumps({"engine": "warp", "precision": "fp32", "speed_up": 1, "choice": None})):
-        memory.write_text(broken)
+        cache_file.write_text(broken)
         assert vt.accelerate(model, IMAGES).report.engine == "eager"
 
 
-def test_without_a_compiler_it_works_and_says_so(monkeypatch, model):
+def test_without_a_compiler_it_works_with_a_reason(monkeypatch, model):
     def missing():
-        raise Unfit("no C compiler found (gcc or clang, or the one that the variable CC names)")
+        raise EngineUnavailable("no C compiler found; install gcc or clang, or set CC")
 
     monkeypatch.setattr(build, "library", missing)
-    monkeypatch.setattr(race, "run_inductor", lambda job, precision: missing())
+    monkeypatch.setattr(candidates, "prepare_inductor", lambda job, precision: missing())
     fast = vt.accelerate(model, IMAGES, engines=["eager", "native"])
     assert fast.report.engine == "eager"
     assert fast.report.error < 1e-5
     assert "no C compiler found" in str(fast.report)
 
 
-def test_nothing_fits(monkeypatch, model):
-    """Asked for what the machine cannot do, it falls back to what it can, with the reason."""
+def test_unavailable_backends_fall_back(monkeypatch, model):
+    """Backends that this machine lacks fall back to the plain model, with the reason."""
     monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset({"avx2", "fma"}))
     fast = vt.accelerate(model, IMAGES, "bf16", engines=["native", "inductor"])
     assert (fast.report.engine, fast.report.precision) == ("eager", "fp32")
@@ -210,29 +210,29 @@ def test_nothing_fits(monkeypatch, model):
         ({"precision": "int9"}, "precision must be one of auto, fp32, bf16, int16, int8"),
         ({"engines": ["nativ"]}, "unknown engine 'nativ'; did you mean 'native'?"),
         ({"engines": ["eager"], "precision": "int8"}, "none of the engines eager runs in int8"),
-        ({"tolerance": 0}, "tolerance must be above 0"),
+        ({"tolerance": 0}, "tolerance must be positive"),
         ({"example": IMAGES[:0]}, "the example is an empty batch"),
         ({"example": []}, "needs a batch of images"),
         ({"example": IMAGES[:, :1]}, "the model takes 3 channels"),
     ],
 )
-def test_what_is_asked_for_wrongly(model, options, message):
+def test_invalid_arguments(model, options, message):
     with pytest.raises(ValueError, match=message):
         vt.accelerate(**{"model": model, "example": IMAGES, **options})
 
 
-def test_only_our_models():
+def test_only_vitreous_models():
     with pytest.raises(ValueError, match="needs a Vitreous model, got Linear"):
         vt.accelerate(nn.Linear(2, 2), IMAGES)
 
 
-def test_bad_images_get_the_models_own_words(kernel, model):
+def test_invalid_images_raise_the_models_error(kernel, model):
     fast = vt.accelerate(model, IMAGES, "int16")
     with pytest.raises(ValueError, match="images must have shape"):
         fast(IMAGES[0])
 
 
-def test_a_crash_in_a_trial_is_an_answer(own_cache):
+def test_a_crash_in_a_trial_is_detected(own_cache):
     machine.survives.cache_clear()
     assert machine.survives("pass") is True
     assert machine.survives("import os, signal; os.kill(os.getpid(), signal.SIGILL)") is False
@@ -240,28 +240,28 @@ def test_a_crash_in_a_trial_is_an_answer(own_cache):
     for memory in own_cache.glob("survives-*.json"):
         kept = json.loads(memory.read_text())
         memory.write_text(json.dumps(kept | {"survives": not kept["survives"]}))
-    assert machine.survives("pass") is False, "the answer is remembered"
+    assert machine.survives("pass") is False, "the result is cached"
     machine.survives.cache_clear()
 
 
 def test_importing_it_is_light():
-    """Engines bring their libraries when they are used."""
+    """Engines import their libraries on use."""
     program = (
         "import sys, vitreous.deploy.accelerate; print([n for n in ('torch._inductor', 'onnx') if n in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip() == "[]"
 
 
-def test_where_nothing_is_close_enough_it_is_the_model_itself(kernel, model):
+def test_where_nothing_is_accurate_enough_the_model_itself_runs(kernel, model):
     fast = vt.accelerate(model.eval(), IMAGES, tolerance=1e-12, engines=["native"])
     assert torch.equal(fast(IMAGES), model(IMAGES))
-    assert "nothing else is close enough" in str(fast.report)
+    assert "no backend is within tolerance" in str(fast.report)
 
 
-def test_static_ranges_are_the_same_when_remembered(kernel, model):
+def test_static_ranges_are_the_same_when_cached(kernel, model):
     images = torch.cat([IMAGES * 0.2, IMAGES])
     runs = [
         vt.accelerate(model.eval(), images, "int8", static=True, engines=["native"], tolerance=0.5) for _ in range(2)
     ]
-    assert [fast.report.remembered for fast in runs] == [False, True]
+    assert [fast.report.cached for fast in runs] == [False, True]
     assert torch.equal(runs[0](images), runs[1](images))

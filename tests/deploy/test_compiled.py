@@ -1,4 +1,4 @@
-"""Compiled blocks give the model's own numbers, are compiled once, kept, and found again without a compiler."""
+"""Compiled blocks equal the model, are compiled once, cached, and loaded again without a compiler."""
 
 import os
 import subprocess
@@ -10,9 +10,9 @@ import torch
 
 import vitreous as vt
 from vitreous.deploy.compiled import packages
-from vitreous.deploy.compiled.engine import ProductAttend, prepare, sharing_copy, watch
-from vitreous.deploy.compiled.packages import Package, calls_out
-from vitreous.deploy.engine import Unfit
+from vitreous.deploy.compiled.engine import MatmulAttend, compile_blocks, copy_sharing_weights, record_block_calls
+from vitreous.deploy.compiled.packages import Package, external_calls
+from vitreous.deploy.engine import EngineUnavailable
 from vitreous.layers.attention import Attend
 
 SMALL_VIT = {"image_size": 32, "patch_size": 8, "dim": 32, "depth": 3, "num_heads": 2, "num_classes": 5}
@@ -27,19 +27,22 @@ def small_swin():
 
 
 def compiling(monkeypatch):
-    """Every program that is compiled from now on."""
+    """Record the programs that are compiled from now on."""
     compiled = []
-    compile_apart = packages.compile_apart
-    monkeypatch.setattr(packages, "compile_apart", lambda *args: (compiled.append(args), compile_apart(*args)))
+    compile_in_subprocess = packages.compile_in_subprocess
+    monkeypatch.setattr(
+        packages, "compile_in_subprocess", lambda *args: (compiled.append(args), compile_in_subprocess(*args))
+    )
     return compiled
 
 
 def forbid_compiling(monkeypatch):
-    monkeypatch.setattr(packages, "compile_apart", lambda *args: pytest.fail("compiled again"))
+    monkeypatch.setattr(packages, "compile_in_subprocess", lambda *args: pytest.fail("compiled again"))
 
 
 def kinds(model, images):
-    return {Package(use.piece(torch.float32, True), use.x).name for use in watch(sharing_copy(model).eval(), images)}
+    calls = record_block_calls(copy_sharing_weights(model).eval(), images)
+    return {Package(call.bound(torch.float32, True), call.x).name for call in calls}
 
 
 def agrees(fast, model, images):
@@ -76,47 +79,47 @@ def test_other_settings_and_grids_are_other_kinds(options):
 
 def test_other_threads_and_bfloat16_weights_are_other_packages():
     model, images = small_vit(), torch.randn(2, 3, 32, 32)
-    use, other, *_ = watch(sharing_copy(model), images)
+    call, other, *_ = record_block_calls(copy_sharing_weights(model), images)
 
-    def name(use, dtype):
-        return Package(use.piece(dtype, True), use.x).name
+    def name(call, dtype):
+        return Package(call.bound(dtype, True), call.x).name
 
-    plain = name(use, torch.float32)
+    plain = name(call, torch.float32)
     torch.set_num_threads(2)
-    assert name(use, torch.float32) != plain
-    assert name(use, torch.bfloat16) != name(other, torch.bfloat16)
+    assert name(call, torch.float32) != plain
+    assert name(call, torch.bfloat16) != name(other, torch.bfloat16)
 
 
 def test_without_a_compiler_it_is_unfit(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(Unfit, match="no C\\+\\+ compiler found"):
-        prepare(small_vit(), torch.randn(2, 3, 32, 32), cache=tmp_path)
+    with pytest.raises(EngineUnavailable, match="no C\\+\\+ compiler found"):
+        compile_blocks(small_vit(), torch.randn(2, 3, 32, 32), cache=tmp_path)
 
 
 def test_a_compiler_that_dies_is_unfit(monkeypatch, tmp_path):
     monkeypatch.setattr(packages, "COMPILER", tmp_path / "dies.py")
     (tmp_path / "dies.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)")
-    with pytest.raises(Unfit, match="signal 4"):
-        packages.compile_apart(tmp_path / "program", tmp_path / "package", {})
+    with pytest.raises(EngineUnavailable, match="signal 4"):
+        packages.compile_in_subprocess(tmp_path / "program", tmp_path / "package", {})
     (tmp_path / "dies.py").write_text("raise RuntimeError('no such kernel')")
-    with pytest.raises(Unfit, match="no such kernel"):
-        packages.compile_apart(tmp_path / "program", tmp_path / "package", {})
+    with pytest.raises(EngineUnavailable, match="no such kernel"):
+        packages.compile_in_subprocess(tmp_path / "program", tmp_path / "package", {})
 
 
 def test_weights_made_in_inference_mode_can_be_traced(monkeypatch, tmp_path):
-    monkeypatch.setattr(packages, "compile_apart", lambda program, package, options: program.rename(package))
+    monkeypatch.setattr(packages, "compile_in_subprocess", lambda program, package, options: program.rename(package))
     with torch.inference_mode():
         model, images = small_swin(), torch.randn(2, 3, 56, 56)
-        with pytest.raises(Unfit, match="torch cannot load it"):  # since it is not compiled
-            prepare(model, images, cache=tmp_path)
+        with pytest.raises(EngineUnavailable, match="torch cannot load it"):  # since it is not compiled
+            compile_blocks(model, images, cache=tmp_path)
     assert len(list(tmp_path.glob("*.pt2"))) == 2
 
 
 def test_other_precisions_are_unfit(tmp_path):
-    with pytest.raises(Unfit, match="float16"):
-        prepare(small_vit(), torch.randn(2, 3, 32, 32), dtype=torch.float16, cache=tmp_path)
-    with pytest.raises(Unfit, match="only a float32 model"):
-        prepare(small_vit().double(), torch.randn(2, 3, 32, 32), cache=tmp_path)
+    with pytest.raises(EngineUnavailable, match="float16"):
+        compile_blocks(small_vit(), torch.randn(2, 3, 32, 32), dtype=torch.float16, cache=tmp_path)
+    with pytest.raises(EngineUnavailable, match="only float32 models"):
+        compile_blocks(small_vit().double(), torch.randn(2, 3, 32, 32), cache=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -137,11 +140,11 @@ def test_other_precisions_are_unfit(tmp_path):
     ],
 )
 def test_calls_out_are_found(code, calls):
-    assert calls_out(code) == calls
+    assert external_calls(code) == calls
 
 
 def test_code_that_runs_alone_calls_nothing_out():
-    assert not calls_out(
+    assert not external_calls(
         """
         extern "C" void cpp_fused_native_layer_norm_0(const at::BFloat16* in_ptr0, float* out_ptr0) {
             auto tmp0 = at::vec::Vectorized<at::BFloat16>::loadu(in_ptr0, 8);
@@ -162,25 +165,25 @@ def test_products_and_a_softmax_are_attention():
     for options in ({}, {"bias": bias}, {"mask": mask}, {"bias": bias, "mask": mask}):
         for attend in (Attend(), Attend(temperature=0.5), Attend(scaled=False)):
             expected = attend.mix(attend.weights(q, k, **options), k, v)
-            torch.testing.assert_close(ProductAttend(attend)(q, k, v, **options), expected)
+            torch.testing.assert_close(MatmulAttend(attend)(q, k, v, **options), expected)
 
 
 def test_unsafe_bfloat16_leaves_no_fused_attention(monkeypatch):
-    use = watch(sharing_copy(small_vit()), torch.randn(2, 3, 32, 32))[0]
-    piece = use.piece(torch.bfloat16, False)
-    assert isinstance(piece.block.mixer.attend, ProductAttend)
-    assert isinstance(use.block.mixer.attend, Attend)
-    assert Package(piece, use.x, False).options()["max_autotune_gemm_backends"] == "CPP"
+    call = record_block_calls(copy_sharing_weights(small_vit()), torch.randn(2, 3, 32, 32))[0]
+    bound = call.bound(torch.bfloat16, False)
+    assert isinstance(bound.block.mixer.attend, MatmulAttend)
+    assert isinstance(call.block.mixer.attend, Attend)
+    assert Package(bound, call.x, False).options()["max_autotune_gemm_backends"] == "CPP"
 
 
 def test_a_package_that_calls_out_is_refused(monkeypatch, tmp_path):
-    use = watch(sharing_copy(small_vit()), torch.randn(2, 3, 32, 32))[0]
-    package = Package(use.piece(torch.bfloat16, False), use.x, False)
+    call = record_block_calls(copy_sharing_weights(small_vit()), torch.randn(2, 3, 32, 32))[0]
+    package = Package(call.bound(torch.bfloat16, False), call.x, False)
     monkeypatch.setattr(packages, "export", lambda *args: None)
-    monkeypatch.setattr(packages, "compile_apart", lambda *args: None)
+    monkeypatch.setattr(packages, "compile_in_subprocess", lambda *args: None)
     monkeypatch.setattr(packages, "source_of", lambda path: "aoti_torch_cpu_bmm_out(a, b, c);")
-    with pytest.raises(Unfit, match="calls aoti_torch_cpu_bmm_out"):
-        package.make(tmp_path)
+    with pytest.raises(EngineUnavailable, match="calls aoti_torch_cpu_bmm_out"):
+        package.compile(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -188,11 +191,11 @@ def test_a_package_that_calls_out_is_refused(monkeypatch, tmp_path):
 def test_vit_is_compiled_once_kept_and_found_again(monkeypatch, cache):
     model, images = small_vit(drop_path_rate=0.1), torch.randn(5, 3, 32, 32)
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    compiled, told, before = compiling(monkeypatch), [], settings_of_torch()
-    fast = prepare(model, images[:1], cache=cache, tell=told.append)
+    compiled, messages, before = compiling(monkeypatch), [], settings_of_torch()
+    fast = compile_blocks(model, images[:1], cache=cache, progress=messages.append)
     assert settings_of_torch() == before
     assert len(compiled) == 1
-    assert told == ["compiling kind 1 of 1 kinds of block"]
+    assert messages == ["compiling block 1 of 1"]
     assert [path.suffix for path in cache.iterdir()] == [".pt2"]
     agrees(fast, model, images)
     with pytest.raises(ValueError, match="compiled for images of 32×32 pixels, got 40×32"):
@@ -206,7 +209,7 @@ def test_vit_is_compiled_once_kept_and_found_again(monkeypatch, cache):
     with torch.no_grad():
         for tensor in other.parameters():
             tensor.normal_(std=0.2)
-    fast = prepare(other, images, cache=cache)  # a kept package runs other weights
+    fast = compile_blocks(other, images, cache=cache)  # a kept package runs other weights
     agrees(fast, other, images)
     with torch.no_grad():
         other.blocks[1].mlp.fc1.weight.mul_(2.0)  # and shares them
@@ -216,7 +219,7 @@ def test_vit_is_compiled_once_kept_and_found_again(monkeypatch, cache):
 
 @pytest.mark.slow
 def test_a_second_start_neither_compiles_nor_traces(monkeypatch, cache):
-    prepare(small_vit(), torch.randn(2, 3, 32, 32), cache=cache)
+    compile_blocks(small_vit(), torch.randn(2, 3, 32, 32), cache=cache)
     start = f"""
         import sys, torch, vitreous as vt
         from pathlib import Path
@@ -224,7 +227,7 @@ def test_a_second_start_neither_compiles_nor_traces(monkeypatch, cache):
         torch.set_num_threads(1)
         inductor.check_cpp_compiler = None
         model, images = vt.create_model("vit_tiny_16", **{SMALL_VIT}), torch.zeros(4, 3, 32, 32)
-        assert inductor.prepare(model, images[:1], cache=Path({str(cache)!r}))(images).shape == (4, 5)
+        assert inductor.compile_blocks(model, images[:1], cache=Path({str(cache)!r}))(images).shape == (4, 5)
         assert not [name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules]
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(start)], check=True)
@@ -233,21 +236,21 @@ def test_a_second_start_neither_compiles_nor_traces(monkeypatch, cache):
 @pytest.mark.slow
 def test_a_broken_file_is_compiled_again(monkeypatch, cache):
     model, images = small_vit(), torch.randn(5, 3, 32, 32)
-    prepare(model, images, cache=cache)
+    compile_blocks(model, images, cache=cache)
     (file,) = cache.glob("*.pt2")
     whole = file.read_bytes()
     for broken in (b"", b"no archive", whole[: len(whole) // 2]):
         file.write_bytes(broken)
-        monkeypatch.setattr(packages.Package, "make", lambda self, folder: (folder / self.name).write_bytes(whole))
-        agrees(prepare(model, images, cache=cache), model, images)
+        monkeypatch.setattr(packages.Package, "compile", lambda self, folder: (folder / self.name).write_bytes(whole))
+        agrees(compile_blocks(model, images, cache=cache), model, images)
 
 
 @pytest.mark.slow
 def test_swin_and_a_folder_that_cannot_be_written(monkeypatch, tmp_path):
-    model, images, told = small_swin(), torch.randn(5, 3, 56, 56), []
+    model, images, messages = small_swin(), torch.randn(5, 3, 56, 56), []
     compiled = compiling(monkeypatch)
     (tmp_path / "file").touch()
-    fast = prepare(model, images, cache=tmp_path / "file" / "folder", tell=told.append)
+    fast = compile_blocks(model, images, cache=tmp_path / "file" / "folder", progress=messages.append)
     assert len(compiled) == 2
-    assert "not kept" in told[0]
+    assert "not cached" in messages[0]
     agrees(fast, model, images)

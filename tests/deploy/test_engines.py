@@ -1,4 +1,4 @@
-"""Predictor, evaluation, embedding and explanation run on any engine; outputs mean what the file says."""
+"""Predictor, evaluation, embedding and explanation run on any engine; outputs are decoded by the file's task."""
 
 import json
 
@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import vitreous as vt
-from vitreous.data.scenes import ShapesData
+from vitreous.data.scenes import ShapesDataset
 from vitreous.models.vit import ViTConfig
 
 CONFIG = ViTConfig(image_size=(32, 32), patch_size=(8, 8), dim=32, depth=2, num_heads=2, num_classes=10)
@@ -44,28 +44,28 @@ def test_a_predictor_takes_an_accelerated_model(model, fast, images):
 
 
 def test_evaluation_takes_an_accelerated_model(model, fast):
-    data = ShapesData(vt.Shapes(40, (32, 32), seed=4))
+    data = ShapesDataset(vt.Shapes(40, (32, 32), seed=4))
     ours, theirs = vt.evaluate(fast, data), vt.evaluate(model, data)
     np.testing.assert_allclose(ours.arrays["logits"], theirs.arrays["logits"], rtol=1e-3, atol=1e-4)
     assert ours.metrics["accuracy"] == theirs.metrics["accuracy"]
 
 
-def test_auto_accelerates_where_nobody_has(model, images, monkeypatch):
+def test_auto_accelerates_a_plain_model(model, images, monkeypatch):
     asked = []
 
     def accelerate(net, example, *args, **options):
         asked.append(tuple(example.shape))
         return vt.accelerate(net, example, "fp32", engines=["eager"])
 
-    for place in ("predictor", "evaluate"):
-        monkeypatch.setattr(f"vitreous.deploy.{place}.accelerate", accelerate)
+    for module in ("predictor", "evaluate"):
+        monkeypatch.setattr(f"vitreous.deploy.{module}.accelerate", accelerate)
     predictor = vt.Predictor(model, engine="auto", batch_size=4)
     found = list(predictor.predict_many(images))
     assert len(found) == 6
     assert asked == [(4, 3, 32, 32)], "with the first batch, once"
     assert predictor.embed(images[0]).shape == (32,)
-    assert predictor.embedder.report.engine == "eager", "in the way that was chosen for predictions"
-    vt.evaluate(model, ShapesData(vt.Shapes(8, (32, 32))), engine="auto")
+    assert predictor.embedder.report.engine == "eager", "with the backend chosen for predictions"
+    vt.evaluate(model, ShapesDataset(vt.Shapes(8, (32, 32))), engine="auto")
     assert asked[1:] == [(8, 3, 32, 32)]
 
 
@@ -76,9 +76,9 @@ def test_an_explanation_takes_an_accelerated_model(model, fast, images):
 
 
 @pytest.mark.parametrize("wrong", [3, None, torch.nn.Linear(2, 2)])
-def test_what_runs_no_model_is_refused(wrong):
+def test_other_objects_are_refused(wrong):
     for use in (vt.Predictor, lambda source: vt.evaluate(source, "digits")):
-        with pytest.raises(ValueError, match="a weights file, a Vitreous model or an accelerated one is needed, got"):
+        with pytest.raises(ValueError, match="expected a weights file, a Vitreous model or an accelerated model, got"):
             use(wrong)
 
 
@@ -89,7 +89,7 @@ def test_an_unknown_engine_is_refused(model):
 
 @pytest.fixture
 def several_labels(tmp_path):
-    """A model of three labels whose logits are (6, 6, 6) whatever it sees."""
+    """A multi-label model whose logits are (6, 6, 6) for any image."""
     net = vt.create_model(CONFIG, num_classes=3)
     net.name_classes(["cardiomegaly", "effusion", "edema"])
     net.spec = vt.Spec(net.spec.preprocess, net.spec.labels, "multilabel")
@@ -99,14 +99,16 @@ def several_labels(tmp_path):
     return tmp_path / "labels.safetensors"
 
 
-def test_several_labels_are_answered_with_a_sigmoid_each(several_labels, images):
+def test_multilabel_models_predict_with_a_sigmoid_per_label(several_labels, images):
     found = vt.Predictor(several_labels)(images[0])
     assert isinstance(found, vt.LabelScores)
     assert found.probabilities == pytest.approx((0.99753,) * 3, abs=1e-4)
     assert set(found.present) == {"cardiomegaly", "effusion", "edema"}
-    told = vt.explain(several_labels, images[0], methods=["rollout"], target="edema")
-    assert told.answer.probabilities.tolist() == pytest.approx([0.99753] * 3, abs=1e-4)
-    assert told.methods["rollout"].deletion[0] == pytest.approx(0.99753, abs=1e-4), "curves follow the sigmoid too"
+    explanation = vt.explain(several_labels, images[0], methods=["rollout"], target="edema")
+    assert explanation.answer.probabilities.tolist() == pytest.approx([0.99753] * 3, abs=1e-4)
+    assert explanation.methods["rollout"].deletion[0] == pytest.approx(0.99753, abs=1e-4), (
+        "curves follow the sigmoid too"
+    )
 
 
 def with_spec(path, change):

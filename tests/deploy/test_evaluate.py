@@ -1,4 +1,4 @@
-"""``vt.evaluate``: measures on any data, matched by class name, at any size."""
+"""``vt.evaluate`` on any kind of data, with classes matched by name, at any resolution."""
 
 import numpy as np
 import pytest
@@ -64,12 +64,12 @@ def test_another_resolution():
         (model(), "no/such/folder", "no/such/folder"),
     ],
 )
-def test_what_does_not_fit_is_said(net, source, message):
+def test_mismatches_are_reported(net, source, message):
     with pytest.raises(ValueError, match=message):
         vt.evaluate(net, source)
 
 
-def test_a_plain_folder_is_measured_whole(tmp_path):
+def test_a_plain_folder_is_used_whole(tmp_path):
     from PIL import Image
 
     for name in CLASSES:

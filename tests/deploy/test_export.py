@@ -1,4 +1,4 @@
-"""An exported file computes what the model computes, says how to prepare images, or does not appear."""
+"""An exported file computes what the model computes and holds its preprocessing, or is not written."""
 
 import copy
 import json
@@ -17,15 +17,15 @@ import torch
 import vitreous as vt
 from tests.family import SMALLEST, small, tiny
 from vitreous.deploy import formats
-from vitreous.deploy.engine import Unfit
-from vitreous.deploy.export import Disagrees, export, read_spec, relative_error
-from vitreous.deploy.onnx_runtime import prepare
+from vitreous.deploy.engine import EngineUnavailable
+from vitreous.deploy.export import ExportMismatch, export, read_spec, worst_relative_error
+from vitreous.deploy.onnx_runtime import to_onnx_runtime
 from vitreous.deploy.tracing import why_fixed
 
 
 @pytest.fixture(autouse=True)
-def _symbols_are_no_ints(monkeypatch):
-    """Tracing puts symbols where signatures say int."""
+def _allow_symbolic_sizes(monkeypatch):
+    """Tracing passes symbolic sizes where signatures say int."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
@@ -40,7 +40,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def made(model, tmp_path_factory):
-    """The model, its weights before it was exported, and what the exporter says of its file."""
+    """The model, a copy of its weights from before the export, and the result."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
         before = copy.deepcopy(model.state_dict())
@@ -59,12 +59,12 @@ def test_agrees_on_batches_and_sizes_that_were_never_checked(made):
     assert result.multiple_of == (16, 16)
     for shape in ((3, 64, 64), (7, 48, 112), (1, 128, 32), (2, 16, 16)):
         images = torch.randn(shape[0], 3, *shape[1:])
-        assert relative_error(run(result.path, images), model(images).detach()) < 1e-5
+        assert worst_relative_error(run(result.path, images), model(images).detach()) < 1e-5
     assert {check.batch for check in result.checks} == {1, 2, 5}
     assert any(check.image_size[0] != check.image_size[1] for check in result.checks)
 
 
-def test_sides_that_are_no_multiples_are_refused_by_the_file_itself(made):
+def test_the_file_rejects_sides_that_are_not_multiples_of_the_stride(made):
     with pytest.raises(Exception, match="must_be_multiples_of_16"):
         run(made[2].path, torch.randn(1, 3, 72, 64))
 
@@ -76,7 +76,7 @@ def test_the_model_is_left_as_it_was(made):
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_the_file_tells_how_to_prepare_images(made):
+def test_the_file_holds_the_preprocessing(made):
     model, _, result = made
     assert read_spec(result.path) == model.spec
     metadata = onnxruntime.InferenceSession(result.path).get_modelmeta().custom_metadata_map
@@ -96,8 +96,8 @@ def test_it_runs_where_vitreous_and_torch_are_not(made):
     assert subprocess.check_output([sys.executable, "-c", code, made[2].path], text=True).strip() == "(2, 7)"
 
 
-def test_a_file_that_disagrees_never_appears(model, tmp_path, monkeypatch):
-    """An exporter that loses a bias; what lay there before stays."""
+def test_a_file_that_disagrees_is_not_written(model, tmp_path, monkeypatch):
+    """An exporter that loses a bias; an existing file stays."""
     right = formats.to_onnx
 
     def wrong(program, output):
@@ -108,7 +108,7 @@ def test_a_file_that_disagrees_never_appears(model, tmp_path, monkeypatch):
 
     monkeypatch.setattr(formats, "to_onnx", wrong)
     (tmp_path / "model.onnx").write_text("older")
-    with pytest.raises(Disagrees, match=r"disagrees with the original by .* at batch .*, 64×64 pixels"):
+    with pytest.raises(ExportMismatch, match=r"differs from the original by .* at batch .*, 64×64 pixels"):
         export(model, tmp_path / "model.onnx", sizes="fixed")
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
     assert (tmp_path / "model.onnx").read_text() == "older"
@@ -125,20 +125,22 @@ def test_nothing_is_left_when_the_exporter_breaks(model, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("given", "wanted", "error"), [(1.0, 1.0, 0), (1.1, 1.0, 0.1), (np.nan, 1.0, np.inf)])
-def test_relative_error(given, wanted, error):
+def test_worst_relative_error(given, wanted, error):
     rows = torch.ones(2, 5)
-    assert relative_error(torch.stack([rows[0], given * rows[1]]), wanted * rows) == pytest.approx(error, abs=1e-6)
+    assert worst_relative_error(torch.stack([rows[0], given * rows[1]]), wanted * rows) == pytest.approx(
+        error, abs=1e-6
+    )
 
 
 ERRORS = [
     ("model.onx", {}, "should end in .onnx or .pt2; did you mean '.onnx'"),
-    ("model.onnx", {"format": "aoit"}, "there is no format 'aoit'; did you mean 'aoti'"),
+    ("model.onnx", {"format": "aoit"}, "unknown format 'aoit'; did you mean 'aoti'"),
     ("model.onnx", {"format": "aoti"}, "a file of format 'aoti' ends in .pt2, got model.onnx"),
     ("nowhere/model.onnx", {}, "there is no folder .*nowhere"),
     ("folder.onnx", {}, "it is a folder"),
     ("model.onnx", {"image_size": 0.5}, "image_size must be a positive int"),
     ("model.onnx", {"sizes": "all"}, "sizes must be one of auto, any, fixed; got 'all'"),
-    ("model.onnx", {"batches": ()}, "batches must be sizes to try"),
+    ("model.onnx", {"batches": ()}, "batches must be positive batch sizes"),
 ]
 
 
@@ -161,13 +163,13 @@ def test_a_folder_that_cannot_be_written(model, tmp_path, monkeypatch):
 
 def test_missing_packages_and_compilers_are_named(model, tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ValueError, match=r"no C\+\+ compiler here; install g\+\+ or clang, or export to .onnx"):
+    with pytest.raises(ValueError, match=r"needs a C\+\+ compiler, .*; install g\+\+ or clang, or export to .onnx"):
         export(model, tmp_path / "model.pt2")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"onnxscript and onnxruntime; pip install 'vitreous\[export\]'"):
+    with pytest.raises(ValueError, match=r"onnxscript and onnxruntime; install with pip install 'vitreous\[export\]'"):
         export(model, tmp_path / "model.onnx")
-    with pytest.raises(Unfit, match="ONNX Runtime cannot run it: ONNX needs"):
-        prepare(model, torch.randn(1, 3, 64, 64))
+    with pytest.raises(EngineUnavailable, match="ONNX Runtime cannot run it: ONNX needs"):
+        to_onnx_runtime(model, torch.randn(1, 3, 64, 64))
 
 
 def test_only_models_are_exported(tmp_path):
@@ -175,7 +177,7 @@ def test_only_models_are_exported(tmp_path):
         export(torch.nn.Linear(2, 2), tmp_path / "model.onnx")
 
 
-def test_a_foreign_file_does_not_tell(tmp_path):
+def test_a_foreign_file_has_no_spec(tmp_path):
     graph = onnx.helper.make_graph([], "empty", [], [])
     onnx.save(onnx.helper.make_model(graph), tmp_path / "foreign.onnx")
     with pytest.raises(ValueError, match="was not written by vitreous export"):
@@ -186,11 +188,11 @@ def test_a_foreign_file_does_not_tell(tmp_path):
 
 def test_the_engine_takes_any_batch(model):
     plain = copy.deepcopy(model).eval()
-    engine = prepare(model, torch.randn(1, 3, 64, 64))
+    engine = to_onnx_runtime(model, torch.randn(1, 3, 64, 64))
     assert list(engine.parameters()) == []
     for batch in (1, 3):
         images = torch.randn(batch, 3, 64, 64)
-        assert relative_error(engine(images), plain(images).detach()) < 1e-5
+        assert worst_relative_error(engine(images), plain(images).detach()) < 1e-5
 
 
 @pytest.mark.slow
@@ -198,7 +200,7 @@ def test_int8_is_near_and_not_the_same():
     torch.manual_seed(0)
     model = vt.create_model("vit_tiny_16", depth=2, image_size=64).eval()
     images = torch.randn(4, 3, 64, 64)
-    error = relative_error(prepare(model, images, int8=True)(images), model(images).detach())
+    error = worst_relative_error(to_onnx_runtime(model, images, int8=True)(images), model(images).detach())
     assert 1e-4 < error < 0.1
 
 
@@ -216,11 +218,11 @@ def test_every_family_agrees(name, tmp_path):
     assert result.error < 1e-4
     assert (result.multiple_of is not None) == (name in ANY_SIZE), result.why_fixed
     images = torch.randn(3, 3, *result.image_size)
-    assert relative_error(run(result.path, images), model(images).detach()) < 1e-4
+    assert worst_relative_error(run(result.path, images), model(images).detach()) < 1e-4
 
 
 @pytest.mark.slow
-def test_a_compiled_package_agrees_and_tells(tmp_path):
+def test_a_compiled_package_agrees_and_has_metadata(tmp_path):
     model = small("vit_tiny_16", depth=1)
     result = export(model, tmp_path / "model.pt2")
     assert result.format == "aoti"
@@ -228,7 +230,7 @@ def test_a_compiled_package_agrees_and_tells(tmp_path):
     assert read_spec(result.path) == model.spec
     package = torch._inductor.aoti_load_package(str(result.path))
     images = torch.randn(3, 3, 48, 112)
-    assert relative_error(package(images), model(images).detach()) < 1e-5
+    assert worst_relative_error(package(images), model(images).detach()) < 1e-5
 
 
 FIXED = [

@@ -1,7 +1,7 @@
-"""What depends on the instruction set, tested again as a lesser CPU would run it.
+"""Repeat the tests that depend on the instruction set as on older CPUs.
 
-Every limit hides CPU flags from Vitreous and lowers what torch, MKL and oneDNN may use. A limit that takes nothing away
-from this CPU is skipped: the other tests run at that level already.
+A limit hides CPU flags from Vitreous and restricts torch, MKL and oneDNN. Limits that change nothing on this CPU are
+skipped, since the other tests run at that level already.
 """
 
 import os
@@ -22,7 +22,7 @@ SSE = {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "O
 
 @dataclass(frozen=True)
 class Limit:
-    """A lesser CPU: the flags it lacks, by their beginnings, and the kernels and torch's capability that are left."""
+    """An older CPU: prefixes of the flags it lacks, and the remaining kernels and torch capability."""
 
     lacks: tuple[str, ...]
     kernels: frozenset[str]
@@ -49,11 +49,11 @@ LIMITS = {
 
 LEVELS = """
 import torch
-from vitreous.deploy.engine import Unfit
+from vitreous.deploy.engine import EngineUnavailable
 from vitreous.deploy.native import build
 try:
     print(build.library()[0])
-except Unfit:
+except EngineUnavailable:
     print("none")
 print(torch.backends.cpu.get_cpu_capability())
 """
@@ -63,7 +63,7 @@ print(torch.backends.cpu.get_cpu_capability())
 def limit(request):
     limit = LIMITS[request.param]
     if not limit.hidden():
-        pytest.skip(f"limited to '{request.param}' this CPU would be what it is: the other tests run at that level")
+        pytest.skip(f"the limit '{request.param}' changes nothing on this CPU: the other tests run at that level")
     return limit
 
 
@@ -83,8 +83,8 @@ def test_a_limit_is_obeyed(limit):
 
 @pytest.mark.slow
 @pytest.mark.skipif(machine.c_compiler() is None, reason="the kernel needs a C compiler")
-def test_all_is_green_on_a_lesser_cpu(limit):
-    """And every kernel that is left was tested, while those that are not were skipped."""
+def test_all_tests_pass_on_an_older_cpu(limit):
+    """Remaining kernels are tested and the others skipped."""
     files = [str(Path(__file__).with_name(name)) for name in TESTS]
     result = python(limit, "-m", "pytest", "-v", "-m", "not slow", "-p", "no:cacheprovider", *files)
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-1000:]

@@ -1,4 +1,4 @@
-"""Predictions and embeddings: right, in order, and never stopped by a bad image."""
+"""Predictions and embeddings: correct, in order, and robust to unreadable images."""
 
 import io
 import json
@@ -49,7 +49,7 @@ def test_an_embedding_is_the_pooled_features_of_length_one(model):
     assert np.allclose(vector, (expected / expected.norm()).numpy(), atol=1e-5)
 
 
-def test_many_answer_in_order_whatever_the_batch(model, tmp_path):
+def test_predictions_are_in_order_for_any_batch_size(model, tmp_path):
     paths = []
     for index in range(7):
         paths.append(tmp_path / f"{index}.png")
@@ -120,7 +120,7 @@ def test_folders_and_patterns(model, tmp_path):
 
 
 def test_a_mistake_is_not_skipped(model):
-    """A file that cannot be read is skipped; an array that is no image is an error of the caller's."""
+    """An unreadable file is skipped; an array that is not an image is the caller's error."""
     with pytest.raises(ValueError, match="floats must lie between 0 and 1"):
         list(vt.Predictor(model).predict_many([noise_image(), torch.randn(3, 32, 32)]))
 
@@ -163,7 +163,7 @@ def mutate(content: bytes, rng: random.Random) -> bytes:
 
 
 def test_a_thousand_mutated_images(model, tmp_path, capsys):
-    """No crash; each is answered or reported with a reason of one line."""
+    """No crash; each file gets a prediction or a one-line reason."""
     rng = random.Random(0)
     originals = []
     for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF"):
@@ -197,7 +197,7 @@ def test_neighbors_by_hand():
 
 
 def test_neighbors_over_several_chunks_equal_brute_force():
-    """Of whole numbers, whose products are exact: on every CPU the same are equally near."""
+    """With integer vectors, whose products are exact, so that ties are the same on every CPU."""
     vectors = np.random.default_rng(0).integers(-9, 10, (2100, 8)).astype(np.float32)
     similar = vectors @ vectors.T
     np.fill_diagonal(similar, -np.inf)

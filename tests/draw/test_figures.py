@@ -1,4 +1,4 @@
-"""Figures can be drawn of whatever a model may have, and show the numbers they are given."""
+"""Figures can be drawn for any evidence, and show the values they are given."""
 
 import numpy as np
 import pytest
@@ -9,9 +9,9 @@ from tests.family import tiny
 from vitreous.draw import maps as map_figures
 from vitreous.draw import measures as measure_figures
 from vitreous.draw import parameters as weight_figures
-from vitreous.draw.inline import as_drawing, as_html
+from vitreous.draw.inline import as_html, inline_svg
 from vitreous.draw.overlay import displayable, overlay, resized
-from vitreous.explain.maps import shares
+from vitreous.explain.maps import relative_to_mean
 
 IMAGE = torch.randint(0, 256, (3, 40, 56), dtype=torch.uint8)
 
@@ -19,8 +19,8 @@ GRIDS = [(5, 7), (1, 1), (2, 9)]
 
 
 def drawn(figure, name="a"):
-    """The figure's SVG, which takes all steps of drawing it."""
-    svg = as_drawing(figure, name, 'a "quoted" <text>')
+    """The figure as SVG, which runs all steps of drawing."""
+    svg = inline_svg(figure, name, 'a "quoted" <text>')
     assert svg.startswith('<svg role="img" aria-label="a &quot;quoted&quot; &lt;text&gt;"')
     return svg
 
@@ -63,11 +63,11 @@ def test_heat_is_averaged_when_it_is_finer_than_the_image():
 
 
 @pytest.mark.parametrize("grid", GRIDS)
-def test_maps_of_a_image(grid):
+def test_maps_of_an_image(grid):
     heats = {"rollout": torch.rand(grid), "all zero": torch.zeros(grid), "against": -torch.rand(grid)}
     svg = drawn(map_figures.methods_figure(IMAGE, heats))
     assert all(f">{name}<" in svg for name in ("the image", *heats))
-    even = {f"blocks.{index}": shares(torch.rand(grid)) for index in range(3)}
+    even = {f"blocks.{index}": relative_to_mean(torch.rand(grid)) for index in range(3)}
     assert ">blocks.2<" in drawn(map_figures.depth_figure(IMAGE, even, place=(0.99, 0.0)))
 
 
@@ -75,8 +75,8 @@ def test_maps_of_a_image(grid):
 def test_heads_by_layers(layers, heads):
     maps = {f"blocks.{index}": torch.rand(heads, 5, 7).half() for index in range(layers)}
     svg = drawn(map_figures.heads_figure(maps))
-    assert svg.count(">blocks.") == min(layers, map_figures.MOST_COLUMNS)
-    assert svg.count(">head ") == min(heads, map_figures.MOST_ROWS)
+    assert svg.count(">blocks.") == min(layers, map_figures.MAX_COLUMNS)
+    assert svg.count(">head ") == min(heads, map_figures.MAX_ROWS)
     assert ">blocks.0<" in svg
     assert f">blocks.{layers - 1}<" in svg
 
@@ -89,7 +89,7 @@ def test_layers_may_differ_in_heads_and_grid():
 
 
 def top_of(figure):
-    """Where the only row of tiles begins, below its titles."""
+    """Top of the only row of tiles, below its titles."""
     return figure.axes[0].get_images()[0].get_array().shape[0] - IMAGE.shape[1]
 
 
@@ -99,7 +99,7 @@ def test_the_marked_cell_is_framed_where_it_lies():
     assert frames == {((47.5, top_of(figure) + 15.5), 8.0, 8.0)}
 
 
-def test_points_lie_where_they_are_read_and_nowhere_else():
+def test_points_are_drawn_where_they_are_sampled():
     points = torch.tensor([[[0.0, 0.0], [1.0, 0.5]], [[0.5, 0.5], [2.0, 0.0]]])
     figure = map_figures.points_figure(IMAGE, {"blocks.1": points}, weights={"blocks.1": torch.rand(2, 2)})
     first, second = (one.get_offsets() - [0, top_of(figure)] for one in figure.axes[0].collections)
@@ -126,7 +126,7 @@ def test_norms_mark_outliers():
     assert "outlier" not in drawn(nothing)
 
 
-def test_infinite_lengths_are_drawn_without_a_word():
+def test_infinite_norms_are_drawn_without_a_warning():
     lengths = {"blocks.0": np.array([1.0, np.inf, np.inf])}
     assert measure_figures.norms_figure(lengths, {"blocks.0": np.zeros(3, dtype=bool)}).axes
 
@@ -134,7 +134,7 @@ def test_infinite_lengths_are_drawn_without_a_word():
 def test_curves_and_the_lens():
     curves = {"hidden": {f"method {index}": torch.linspace(1, 0, 5) for index in range(9)}}
     svg = drawn(measure_figures.curves_figure(curves, bands={"hidden": torch.rand(4, 5)}))
-    assert all(f">{name}<" in svg for name in (*curves["hidden"], "4 random orders"))
+    assert all(f">{name}<" in svg for name in (*curves["hidden"], "4 random maps"))
     answers = {"blocks.0": ("a & b", 0.2), "blocks.1": ("a & b", 0.3), "blocks.2": ("x" * 40, 0.9)}
     svg = drawn(measure_figures.lens_figure(answers, dict.fromkeys(answers, 0.1), target_name="<target>"))
     assert svg.count("a &amp; b") == 1
@@ -174,9 +174,9 @@ def test_a_trace_shows_itself(name):
     model = tiny(name).eval()
     with vt.record(model) as trace, torch.no_grad():
         model(torch.randn(2, 3, 64, 96))
-    html = as_html(map_figures.trace_figure(trace), "where it looks")
+    html = as_html(map_figures.trace_figure(trace), "attention")
     assert html.startswith('<img src="data:image/png;base64,')
-    assert 'alt="where it looks"' in html
+    assert 'alt="attention"' in html
 
 
 def test_a_trace_that_cannot_be_drawn():

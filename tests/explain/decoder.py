@@ -1,4 +1,4 @@
-"""A small detector: cells that look at each other, then object queries that look at themselves and at the cells."""
+"""A small detector: self-attention between cells, then object queries with self- and cross-attention."""
 
 from dataclasses import dataclass
 

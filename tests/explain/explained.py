@@ -1,4 +1,4 @@
-"""Models with named classes and an image, ready to be explained."""
+"""Models with named classes, and an image to explain."""
 
 import numpy as np
 from PIL import Image

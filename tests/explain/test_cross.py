@@ -1,4 +1,4 @@
-"""A trace of a model with cross-attention: maps of it, and no part in what follows the tokens of one image."""
+"""Traces of a model with cross-attention: maps per query, and exclusion from rollout and token matrices."""
 
 import pytest
 import torch
@@ -31,11 +31,11 @@ def test_each_object_query_has_its_map():
     assert trace.stride("blocks.2.cross") == (8, 8)
 
 
-def test_the_tokens_of_the_image_are_looked_at_without_the_decoder():
+def test_measures_of_the_encoder_exclude_the_decoder():
     trace = recorded()
-    assert list(trace.whole()) == list(trace.looking()) == ["blocks.0", "blocks.1"]
-    assert trace.last() == "blocks.1"
-    assert trace.cells() == (CELLS, 0)
+    assert list(trace.token_matrices()) == list(trace.self_attentions()) == ["blocks.0", "blocks.1"]
+    assert trace.last_block() == "blocks.1"
+    assert trace.grid_and_prefix() == (CELLS, 0)
     assert list(trace.mean_distance()) == list(trace.effective_rank()) == ["blocks.0", "blocks.1"]
     assert trace.mean_map().shape == (2, *CELLS)
     assert {name: tuple(found.shape) for name, found in trace.entropy().items()} == dict.fromkeys(trace, (2, HEADS))
@@ -45,21 +45,21 @@ def test_the_tokens_of_the_image_are_looked_at_without_the_decoder():
 def test_there_is_no_token_matrix_of_queries(layer):
     trace = recorded()
     with pytest.raises(ValueError, match=r"20 queries tokens attend to 4×6 image cells|queries tokens have no grid"):
-        trace[layer].whole()
-    with pytest.raises(KeyError, match="no recorded tokens look at tokens"):
-        trace.whole_of("blocks.2")
+        trace[layer].token_matrix()
+    with pytest.raises(KeyError, match="no self-attention between tokens recorded"):
+        trace.token_matrix("blocks.2")
 
 
-def test_rollout_refuses_two_sets_of_tokens_and_says_which_layer():
+def test_rollout_refuses_cross_attention_and_names_the_layer():
     trace = recorded()
     with pytest.raises(
-        ValueError, match=r"in blocks\.2\.own 20 queries tokens attend to .* record the layers before it"
+        ValueError, match=r"in blocks\.2\.own 20 queries tokens attend to .* record only the layers before it"
     ):
         trace.rollout()
     assert recorded(layers="blocks.[01]").rollout().shape == (2, *CELLS)
 
 
-def test_gradient_rollout_refuses_them_too():
+def test_gradient_rollout_refuses_cross_attention_too():
     model = detector()
     with vt.record(model, "blocks.2.cross", gradients=True) as trace:
         model(torch.randn(1, 3, 32, 48))[0, 1].backward()
@@ -68,7 +68,7 @@ def test_gradient_rollout_refuses_them_too():
 
 
 def test_queries_are_not_averaged_as_parts_of_images():
-    """Only an image's own tokens may come in several parts; the batch of other tokens is theirs."""
+    """Only image tokens may come in several parts; the batch of other tokens is left unchanged."""
     trace = recorded()
     trace.images = trace.images[:1]
     assert trace.entropy_of(trace["blocks.0"]).shape == (1, HEADS)

@@ -1,4 +1,4 @@
-"""An explanation holds what the model computed, for every kind of model, and judges maps by chance."""
+"""An explanation holds what the model computed, for every kind of model, and compares maps with random ones."""
 
 import dataclasses
 import json
@@ -12,9 +12,9 @@ from PIL import Image
 import vitreous as vt
 from tests.explain.explained import named, photo
 from tests.family import tiny
-from vitreous.explain.explainer import class_number
-from vitreous.explain.explainer import explain as take
-from vitreous.explain.layers import Norms, PointsSeen
+from vitreous.explain.evidence import PointEvidence, TokenNorms
+from vitreous.explain.explainer import explain as explain_image
+from vitreous.explain.explainer import resolve_class
 
 
 @pytest.fixture(scope="module")
@@ -24,19 +24,19 @@ def image(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def vit(image):
-    return take(named("vit_tiny_16"), image, quick=True, name="one")
+    return explain_image(named("vit_tiny_16"), image, quick=True, name="one")
 
 
 @pytest.fixture(scope="module")
 def resnet(image):
-    return take(named("resnet18"), image, quick=True, name="two")
+    return explain_image(named("resnet18"), image, quick=True, name="two")
 
 
-def test_a_explanation_holds_what_the_model_computed(image):
+def test_an_explanation_holds_what_the_model_computed(image):
     model = named("vit_tiny_16")
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    told = []
-    explanation = take(model, image, progress=told.append)
+    steps = []
+    explanation = explain_image(model, image, progress=steps.append)
     assert explanation.image.shape == (3, 64, 64)
     assert explanation.image.dtype == torch.uint8
     assert abs(sum(share for _, share in explanation.answer.best(7)) - 1) < 1e-5
@@ -47,24 +47,24 @@ def test_a_explanation_holds_what_the_model_computed(image):
         assert abs(one.deletion[0] - explanation.answer.target_probability) < 1e-5
         assert abs(one.insertion[-1] - explanation.answer.target_probability) < 1e-5
     assert torch.allclose(explanation.lens["blocks.1"], explanation.answer.probabilities, atol=1e-5)
-    assert told == [*explanation.methods, "random", "layers", "logit lens"]
+    assert steps == [*explanation.methods, "random", "layers", "logit lens"]
     assert all(torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_random_orders_differ_and_are_the_same_next_time(image):
     model = named("vit_tiny_16")
-    first, second = (take(model, image, methods=["rollout"]).chance for _ in range(2))
+    first, second = (explain_image(model, image, methods=["rollout"]).chance for _ in range(2))
     assert not torch.equal(first[0].heat, first[1].heat)
     assert all(torch.equal(a.heat, b.heat) for a, b in zip(first, second, strict=True))
 
 
-def test_quick_asks_less_but_never_nothing(vit, resnet):
+def test_quick_runs_fewer_methods_but_at_least_one(vit, resnet):
     assert set(vit.methods) == {"class attention", "mean attention", "rollout", "gradient rollout"}
     assert set(resnet.methods) == {"occlusion", "integrated gradients"}
 
 
-def test_chance_is_reckoned_from_random_orders_and_harder_for_more_methods(vit):
+def test_the_chance_limit_follows_random_maps_and_grows_with_the_methods(vit):
     one = vit.chance[0]
     orders = tuple(
         dataclasses.replace(one, deletion=torch.zeros(3), insertion=torch.full((3,), area))
@@ -81,16 +81,16 @@ def test_chance_is_reckoned_from_random_orders_and_harder_for_more_methods(vit):
 
 BAD = [
     ({"target": "cta"}, "there is no class 'cta'; did you mean 'cat'?"),
-    ({"target": 7}, "there is no class 7: the model has 7, numbered from 0 to 6"),
-    ({"methods": ["rolout"]}, "there is no method 'rolout'; did you mean 'rollout'?"),
-    ({"methods": ["random"]}, "random is what the others are measured against"),
+    ({"target": 7}, "there is no class 7: the model has 7 classes, indexed 0 to 6"),
+    ({"methods": ["rolout"]}, "unknown method 'rolout'; did you mean 'rollout'?"),
+    ({"methods": ["random"]}, "random is only the control for other methods"),
 ]
 
 
 @pytest.mark.parametrize(("options", "message"), BAD)
-def test_bad_questions(image, options, message):
+def test_bad_options(image, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        take(named("vit_tiny_16"), image, **options)
+        explain_image(named("vit_tiny_16"), image, **options)
 
 
 def test_bad_images_and_models(tmp_path, image):
@@ -100,21 +100,21 @@ def test_bad_images_and_models(tmp_path, image):
     for name, message in (
         ("nowhere.jpg", "nowhere.jpg: there is no such file"),
         ("broken.jpg", "broken.jpg: not an image"),
-        ("small.png", "small.png: 20×9 pixels are fewer than one patch"),
+        ("small.png", "small.png: 20×9 pixels is smaller than one patch"),
     ):
         with pytest.raises(ValueError, match=message):
-            take(model, tmp_path / name)
+            explain_image(model, tmp_path / name)
     with pytest.raises(ValueError, match="rollout needs attention between tokens"):
-        take(named("resnet18"), image, methods=["rollout"])
+        explain_image(named("resnet18"), image, methods=["rollout"])
     with pytest.raises(ValueError, match="no classifier"):
-        take(vt.create_model("dinov2_small_14", depth=1, image_size=28), image)
+        explain_image(vt.create_model("dinov2_small_14", depth=1, image_size=28), image)
 
 
 def test_classes_by_name_or_number():
     model = named("vit_tiny_16")
-    assert [class_number(model, word) for word in ("bee", " CAT ", "3", 4, "猫")] == [1, 2, 3, 4, 6]
+    assert [resolve_class(model, word) for word in ("bee", " CAT ", "3", 4, "猫")] == [1, 2, 3, 4, 6]
     with pytest.raises(ValueError, match="have no names"):
-        class_number(tiny("vit_tiny_16"), "cat")
+        resolve_class(tiny("vit_tiny_16"), "cat")
 
 
 def same(listed, tensor):
@@ -125,44 +125,44 @@ def same(listed, tensor):
 
 
 def test_json_holds_the_numbers_of_the_evidence(vit):
-    told = json.loads(json.dumps(vit.to_json(), allow_nan=False))
-    assert told == vit.to_json()
-    assert (told["version"], told["model"], told["image"]) == (1, "one", "a <b>.png")
-    assert (told["image_size"], told["grid"]) == ([64, 64], [4, 4])
-    assert same(told["answer"]["probabilities"], vit.answer.probabilities)
-    assert told["answer"]["target"] == told["answer"]["best"][0]
-    assert [one["name"] for one in told["answer"]["best"]] == [name for name, _ in vit.answer.best()]
-    assert list(told["methods"]) == list(vit.methods)
+    exported = json.loads(json.dumps(vit.to_json(), allow_nan=False))
+    assert exported == vit.to_json()
+    assert (exported["version"], exported["model"], exported["image"]) == (1, "one", "a <b>.png")
+    assert (exported["image_size"], exported["grid"]) == ([64, 64], [4, 4])
+    assert same(exported["answer"]["probabilities"], vit.answer.probabilities)
+    assert exported["answer"]["target"] == exported["answer"]["best"][0]
+    assert [one["name"] for one in exported["answer"]["best"]] == [name for name, _ in vit.answer.best()]
+    assert list(exported["methods"]) == list(vit.methods)
     for name, one in vit.methods.items():
-        method = told["methods"][name]
+        method = exported["methods"][name]
         assert same(method["map"], one.heat)
         assert same(method["deletion"], one.deletion)
         assert same(method["insertion"], one.insertion)
         assert method["faithfulness"] == pytest.approx(one.faithfulness, rel=6e-4)
         assert method["beats_chance"] == vit.beats_chance(name)
-    assert told["chance"]["limit"] == pytest.approx(vit.chance_limit, rel=6e-4)
-    assert told["trusted"] == vit.trusted
+    assert exported["chance"]["limit"] == pytest.approx(vit.chance_limit, rel=6e-4)
+    assert exported["trusted"] == vit.trusted
     for name, layer in vit.layers.items():
         for field in ("heads", "view", "distance", "entropy", "rank"):
-            assert same(told["layers"][name][field], getattr(layer, field))
-    assert list(told["rollout"]) == list(vit.rollout)
-    assert all(same(told["norms"][name]["lengths"], lengths) for name, lengths in vit.norms.lengths.items())
-    assert told["lens"]["blocks.1"]["best"] == told["answer"]["best"]
+            assert same(exported["layers"][name][field], getattr(layer, field))
+    assert list(exported["rollout"]) == list(vit.rollout)
+    assert all(same(exported["norms"][name]["lengths"], lengths) for name, lengths in vit.norms.lengths.items())
+    assert exported["lens"]["blocks.1"]["best"] == exported["answer"]["best"]
 
 
-def test_json_is_small_and_says_what_is_missing(vit, resnet):
+def test_json_is_small_and_gives_reasons_for_what_is_missing(vit, resnet):
     """Each number once, in a few digits: no pixels, no matrices of all tokens."""
     assert len(json.dumps(vit.to_json())) < 20_000
-    told = resnet.to_json()
-    assert (told["layers"], told["rollout"]) == ({}, {})
-    assert "has no attention" in told["reasons"]["attention"]
+    exported = resnet.to_json()
+    assert (exported["layers"], exported["rollout"]) == ({}, {})
+    assert "has no attention" in exported["reasons"]["attention"]
 
 
-def test_json_knows_no_nan_and_keeps_points_and_outliers(vit):
+def test_json_has_no_nan_and_keeps_points_and_outliers(vit):
     layer = next(iter(vit.layers.values()))
-    points = PointsSeen(torch.rand(2, 3, 2), torch.rand(2, 3))
+    points = PointEvidence(torch.rand(2, 3, 2), torch.rand(2, 3))
     changed = dataclasses.replace(layer, rank=torch.tensor([np.nan, 0.123456]), points=points).to_json()
     assert changed["rank"] == [None, 0.1235]
     assert same(changed["points"]["points"], points.points)
-    norms = Norms({"blocks.0": torch.tensor([1.0, 9.0])}, {"blocks.0": torch.tensor([False, True])})
+    norms = TokenNorms({"blocks.0": torch.tensor([1.0, 9.0])}, {"blocks.0": torch.tensor([False, True])})
     assert norms.to_json() == {"blocks.0": {"lengths": [1.0, 9.0], "outliers": [1]}}

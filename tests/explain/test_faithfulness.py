@@ -1,4 +1,4 @@
-"""Curves worked out by hand on a linear model, and verdicts that tell good maps from bad ones."""
+"""Deletion and insertion curves by hand on a linear model, and verdicts that separate good maps from bad ones."""
 
 import itertools
 from types import SimpleNamespace
@@ -12,17 +12,17 @@ from tests.explain.toy import toy
 from tests.shared import DEIT_TINY, class_of, golden_images, need_shared
 from vitreous.explain.attribution import METHODS
 from vitreous.explain.faithfulness import (
-    Table,
+    FaithfulnessTable,
     auc,
     bootstrap,
+    cell_means,
     cell_of,
     cell_size,
     compare_methods,
     deletion,
     insertion,
-    on_cells,
     pointing,
-    trust,
+    summarize,
 )
 from vitreous.explain.score import class_score
 
@@ -55,7 +55,7 @@ def test_insertion_by_hand():
     assert torch.allclose(curve, sigmoids(0.0, 2.0, 3.0, 3.5, 2.5))
 
 
-def test_the_target_decides_whose_probability_is_followed():
+def test_curves_plot_the_probability_of_the_target():
     model, images = four_cells()
     one, zero = (
         deletion(model, images, class_score(torch.tensor([t])), HEAT, steps=4, baseline="gray") for t in (1, 0)
@@ -69,7 +69,7 @@ def test_steps_change_equal_shares_of_the_cells():
     assert torch.allclose(half, sigmoids(2.5, -0.5, 0.0))
 
 
-def test_no_other_order_is_better_than_that_of_the_weights():
+def test_no_order_is_better_than_that_of_the_weights():
     model, images = four_cells()
     orders = torch.tensor(list(itertools.permutations([4.0, 3.0, 2.0, 1.0]))).reshape(24, 2, 2)
     images, score = images.expand(24, -1, -1, -1), class_score(torch.ones(24, dtype=torch.long))
@@ -132,13 +132,13 @@ def test_pointing_with_a_heat_of_pixels():
 def test_cells_of_odd_images_are_cut_off():
     assert cell_of((3, 5), (2, 2)).tolist() == [[0, 0, 1, 1, 2], [0, 0, 1, 1, 2], [3, 3, 4, 4, 5]]
     heat = torch.arange(15.0).reshape(1, 3, 5)
-    assert on_cells(heat, (3, 5), (2, 2)).tolist() == [[[3.0, 5.0, 6.5], [10.5, 12.5, 14.0]]]
+    assert cell_means(heat, (3, 5), (2, 2)).tolist() == [[[3.0, 5.0, 6.5], [10.5, 12.5, 14.0]]]
 
 
 def test_fine_and_coarse_maps_are_compared_on_the_same_cells():
     model, images = four_cells()
     pixels = HEAT.repeat_interleave(2, 1).repeat_interleave(2, 2) + torch.tensor([[0.9, -0.9], [-0.9, 0.9]]).tile(2, 2)
-    assert torch.allclose(on_cells(pixels, (4, 4), (2, 2)), HEAT, atol=1e-6)
+    assert torch.allclose(cell_means(pixels, (4, 4), (2, 2)), HEAT, atol=1e-6)
     curves = [deletion(model, images, ONE, heat, steps=4) for heat in (HEAT, pixels)]
     assert torch.allclose(*curves)
 
@@ -180,7 +180,7 @@ def inverted(model, images, score):
     return -perfect(model, images, score)
 
 
-def judged(number=20, **options):
+def measured_table(number=20, **options):
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(16, generator=generator)
     images = torch.rand(number, 1, 8, 8, generator=generator) + 0.5
@@ -190,8 +190,8 @@ def judged(number=20, **options):
     return compare_methods(model, images, score, methods=methods, **{"baseline": "gray"} | options)
 
 
-def test_good_maps_are_judged_better_than_random_and_bad_ones_worse():
-    table = judged()
+def test_good_maps_are_better_than_random_and_bad_ones_worse():
+    table = measured_table()
     for measure in ("deletion", "insertion", "faithfulness"):
         verdicts = {name: table.verdict(name, measure) for name in table.values}
         assert verdicts == {
@@ -201,11 +201,15 @@ def test_good_maps_are_judged_better_than_random_and_bad_ones_worse():
             "occlusion": "better than random",
             "random": "no better than random",
         }
-    assert table.against("perfect", measure="deletion").high < 0 < table.against("perfect", measure="insertion").low
-    assert table.estimate("perfect").mean >= table.estimate("occlusion").mean
-    told = trust(table)
-    assert told.startswith("On these 20 images trust perfect")
-    assert "No better than random: idle. Worse than random: inverted." in told
+    assert (
+        table.paired_difference("perfect", measure="deletion").high
+        < 0
+        < table.paired_difference("perfect", measure="insertion").low
+    )
+    assert table.mean("perfect").mean >= table.mean("occlusion").mean
+    summary = summarize(table)
+    assert summary.startswith("On these 20 images perfect")
+    assert "No better than random: idle. Worse than random: inverted." in summary
 
 
 def test_faithfulness_is_the_area_between_the_curves_of_every_image():
@@ -220,13 +224,13 @@ def test_faithfulness_is_the_area_between_the_curves_of_every_image():
 
 
 def test_scores_do_not_depend_on_the_batches():
-    some, all_at_once = (judged(number=5, batch_size=size).values["perfect"] for size in (2, 16))
+    some, all_at_once = (measured_table(number=5, batch_size=size).values["perfect"] for size in (2, 16))
     assert np.allclose(some["deletion"], all_at_once["deletion"])
 
 
-def test_the_seed_decides_everything_and_nothing_else_is_touched():
+def test_results_depend_only_on_the_seed():
     before = torch.get_rng_state()
-    first, again, other = judged(seed=1), judged(seed=1), judged(seed=2)
+    first, again, other = measured_table(seed=1), measured_table(seed=1), measured_table(seed=2)
     assert torch.equal(torch.get_rng_state(), before)
     assert first.to_json() == again.to_json()
     assert not np.array_equal(first.values["random"]["deletion"], other.values["random"]["deletion"])
@@ -236,32 +240,35 @@ def test_the_seed_decides_everything_and_nothing_else_is_touched():
 def test_masks_add_the_pointing_game():
     masks = torch.zeros(20, 8, 8, dtype=torch.bool)
     masks[:, :4] = True
-    values = judged(masks=masks).values
+    values = measured_table(masks=masks).values
     assert 0.2 < values["random"]["pointing"].mean() < 0.8
     assert set(np.unique(values["perfect"]["pointing"])) <= {0.0, 1.0}
 
 
-def test_few_images_prove_nothing():
-    table = judged(number=2)
+def test_too_few_images():
+    table = measured_table(number=2)
     assert table.verdict("perfect") == "too few images to say"
-    assert trust(table) == "2 images are too few to say which explanation to trust; give at least 10."
-    assert trust(judged(number=1)).startswith("One image is too few")
+    assert summarize(table) == "2 images are too few to compare methods; use at least 10."
+    assert summarize(measured_table(number=1)).startswith("One image is too few")
 
 
 def made(**means):
     """Twelve images; every method has its mean, and scatter of its own."""
     generator = np.random.default_rng(0)
-    return Table({name: {"faithfulness": mean + 0.01 * generator.normal(size=12)} for name, mean in means.items()})
-
-
-def test_what_to_trust_in_words():
-    told = trust(made(random=0.1, a=0.5, b=0.501, c=0.3, d=0.1))
-    best, equal = ("a", "b") if "trust a" in told else ("b", "a")
-    assert told == (
-        f"On these 12 images trust {best} or, not clearly behind, {equal}: its faithfulness is 0.50, "
-        "that of random maps 0.10. No better than random: d."
+    return FaithfulnessTable(
+        {name: {"faithfulness": mean + 0.01 * generator.normal(size=12)} for name, mean in means.items()}
     )
-    assert trust(made(random=0.1, a=0.0)) == "On these 12 images trust none of them. Worse than random: a."
+
+
+def test_the_summary():
+    summary = summarize(made(random=0.1, a=0.5, b=0.501, c=0.3, d=0.1))
+    best, equal = ("a", "b") if "images a" in summary else ("b", "a")
+    assert summary == (
+        f"On these 12 images {best} and, not significantly worse, {equal} are the most faithful: 0.50, "
+        "random maps 0.10. No better than random: d."
+    )
+    none_better = "On these 12 images no method is more faithful than random maps. Worse than random: a."
+    assert summarize(made(random=0.1, a=0.0)) == none_better
 
 
 @pytest.mark.slow
@@ -277,8 +284,8 @@ def test_on_a_real_model_explanations_of_its_answers_beat_random():
 
 
 BAD = [
-    ({"steps": 0}, "at least 1 step, got steps=0"),
-    ({"baseline": "blurr"}, "no baseline 'blurr'; did you mean 'blur'"),
+    ({"steps": 0}, "steps must be at least 1, got 0"),
+    ({"baseline": "blurr"}, "unknown baseline 'blurr'; did you mean 'blur'"),
     ({"heat": HEAT * float("nan")}, "NaN"),
     ({"score": class_score(torch.tensor([2]))}, "targets must lie in 0 … 1"),
 ]

@@ -1,16 +1,16 @@
-"""Shares and places of maps, by hand."""
+"""Relative maps and the cell at a point, by hand."""
 
 import pytest
 import torch
 
-from vitreous.explain.maps import cell_at, denormalized, shares
+from vitreous.explain.maps import cell_at, denormalized, relative_to_mean
 from vitreous.spec import Preprocess
 
 
-def test_a_share_is_one_where_all_cells_get_the_same():
-    assert torch.equal(shares(torch.full((2, 3, 4), 0.07)), torch.ones(2, 3, 4))
-    assert torch.equal(shares(torch.zeros(1, 1)), torch.zeros(1, 1))
-    uneven = shares(torch.tensor([[0.1, 0.3]], dtype=torch.float16))
+def test_uniform_maps_are_one_everywhere():
+    assert torch.equal(relative_to_mean(torch.full((2, 3, 4), 0.07)), torch.ones(2, 3, 4))
+    assert torch.equal(relative_to_mean(torch.zeros(1, 1)), torch.zeros(1, 1))
+    uneven = relative_to_mean(torch.tensor([[0.1, 0.3]], dtype=torch.float16))
     assert torch.allclose(uneven, torch.tensor([[0.5, 1.5]]), atol=1e-3)
 
 
@@ -18,12 +18,12 @@ def test_a_share_is_one_where_all_cells_get_the_same():
     ("place", "grid", "cell"),
     [((0.0, 0.0), (5, 7), (0, 0)), ((1.0, 1.0), (5, 7), (4, 6)), ((0.5, 0.2), (2, 5), (1, 1))],
 )
-def test_a_place_lies_in_a_cell(place, grid, cell):
+def test_the_cell_that_contains_a_point(place, grid, cell):
     assert cell_at(place, grid) == cell
 
 
 def test_an_image_survives_normalization():
-    """Every value of every byte comes back, whatever the channels' mean and spread."""
+    """Every value of every byte comes back, whatever the channels' mean and std."""
     preprocess = Preprocess(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.25))
     pixels = torch.arange(256, dtype=torch.uint8).expand(3, 1, 256)
     mean, std = (torch.tensor(values)[:, None, None] for values in (preprocess.mean, preprocess.std))

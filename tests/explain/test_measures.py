@@ -1,4 +1,4 @@
-"""Measures against numbers worked out by hand, slow loops in plain Python, and the wrong versions that are about."""
+"""Measures against values computed by hand, slow loops in plain Python, and common wrong versions."""
 
 import math
 import statistics
@@ -12,13 +12,13 @@ from tests.family import small
 from vitreous.explain import measures
 
 
-def random_wholes(*num_heads, tokens=8, seed=0):
+def random_matrices(*num_heads, tokens=8, seed=0):
     generator = torch.Generator().manual_seed(seed)
     shape = (tokens, tokens)
     return [torch.randn(2, h, *shape, generator=generator, dtype=torch.float64).softmax(-1) for h in num_heads]
 
 
-# One image, one head, two prefix tokens, 2×3 cells of 6×4 pixels. Prefix tokens look evenly at everything. Every
+# One image, one head, two prefix tokens, 2×3 cells of 6×4 pixels. Prefix tokens attend uniformly. Every
 # cell gives half of its weight to the first prefix token and half to the next cell in raster order, the last to the
 # first: four steps of one column (4 pixels) and two from the end of a row to its other end (√(6² + 8²) = 10 pixels).
 GRID, NUM_PREFIX, STRIDE = (2, 3), 2, (6.0, 4.0)
@@ -52,15 +52,15 @@ def test_mean_distance_by_hand():
     assert torch.allclose(found, torch.tensor([[BY_HAND]]))
 
 
-def distance_without_renormalizing(whole):
-    return 0.5 * measures.mean_distance(whole, GRID, NUM_PREFIX, stride=STRIDE)
+def distance_without_renormalizing(weights):
+    return 0.5 * measures.mean_distance(weights, GRID, NUM_PREFIX, stride=STRIDE)
 
 
-def distance_weighing_by_what_is_seen(whole):
-    """One sum over all pairs: a cell that looks at prefix tokens counts less."""
-    whole = whole.clone()
-    whole[:, :, 4, 0], whole[:, :, 4, 5] = 0, 1
-    cells = whole[:, :, 2:, 2:]
+def distance_weighing_by_what_is_seen(weights):
+    """One sum over all pairs: a cell that attends to prefix tokens counts less."""
+    weights = weights.clone()
+    weights[:, :, 4, 0], weights[:, :, 4, 5] = 0, 1
+    cells = weights[:, :, 2:, 2:]
     y, x = torch.arange(6) // 3 * 6.0, torch.arange(6) % 3 * 4.0
     distance = torch.hypot(y[:, None] - y, x[:, None] - x)
     return (cells * distance).sum((-2, -1)) / cells.sum((-2, -1))
@@ -69,11 +69,11 @@ def distance_weighing_by_what_is_seen(whole):
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda whole: measures.mean_distance(whole, (3, 2), NUM_PREFIX, stride=STRIDE),
-        lambda whole: measures.mean_distance(whole, (1, 6), NUM_PREFIX, stride=STRIDE),
-        lambda whole: measures.mean_distance(whole, GRID, NUM_PREFIX, stride=STRIDE[::-1]),
-        lambda whole: measures.mean_distance(whole[..., 1:7, 1:7], GRID, 0, stride=STRIDE),
-        lambda whole: measures.mean_distance(whole.transpose(-2, -1), (3, 2), NUM_PREFIX, stride=STRIDE),
+        lambda weights: measures.mean_distance(weights, (3, 2), NUM_PREFIX, stride=STRIDE),
+        lambda weights: measures.mean_distance(weights, (1, 6), NUM_PREFIX, stride=STRIDE),
+        lambda weights: measures.mean_distance(weights, GRID, NUM_PREFIX, stride=STRIDE[::-1]),
+        lambda weights: measures.mean_distance(weights[..., 1:7, 1:7], GRID, 0, stride=STRIDE),
+        lambda weights: measures.mean_distance(weights.transpose(-2, -1), (3, 2), NUM_PREFIX, stride=STRIDE),
         distance_without_renormalizing,
         distance_weighing_by_what_is_seen,
     ],
@@ -83,36 +83,36 @@ def test_wrong_distances_are_seen(wrong):
     assert (wrong(NEXT_CELL) - BY_HAND).abs().item() > 0.1
 
 
-def test_a_cell_that_looks_at_no_cell_has_no_distance():
-    whole = NEXT_CELL.clone()
-    whole[:, :, 4] = 0
-    whole[:, :, 4, 1] = 1
-    found = measures.mean_distance(whole, GRID, NUM_PREFIX, stride=STRIDE)
+def test_a_cell_that_attends_to_no_cell_has_no_distance():
+    weights = NEXT_CELL.clone()
+    weights[:, :, 4] = 0
+    weights[:, :, 4, 1] = 1
+    found = measures.mean_distance(weights, GRID, NUM_PREFIX, stride=STRIDE)
     assert torch.allclose(found, torch.tensor([[(4 * 4 + 10) / 5]]))
-    whole[:, :, :, 2:] = 0
-    assert measures.mean_distance(whole, GRID, NUM_PREFIX, stride=STRIDE).isnan().all()
+    weights[:, :, :, 2:] = 0
+    assert measures.mean_distance(weights, GRID, NUM_PREFIX, stride=STRIDE).isnan().all()
 
 
 def test_mean_map_by_hand():
     """Columns sum to 2, 3, 1 over both heads' three queries: means 1/3, 1/2, 1/6 where an even share is 1/3."""
-    whole = torch.tensor([[[[1.0, 0, 0], [0, 1, 0], [0, 1, 0]], [[1, 0, 0], [0, 0, 1], [0, 1, 0]]]])
+    weights = torch.tensor([[[[1.0, 0, 0], [0, 1, 0], [0, 1, 0]], [[1, 0, 0], [0, 0, 1], [0, 1, 0]]]])
     expected = torch.tensor([[[1.5, 0.5]]])
-    assert torch.allclose(measures.mean_map(whole, (1, 2), 1), expected)
-    assert not torch.allclose(measures.mean_map(whole.transpose(-2, -1), (1, 2), 1), expected)
+    assert torch.allclose(measures.mean_map(weights, (1, 2), 1), expected)
+    assert not torch.allclose(measures.mean_map(weights.transpose(-2, -1), (1, 2), 1), expected)
     even = torch.full((2, 3, 8, 8), 1 / 8)
     assert torch.allclose(measures.mean_map(even, GRID, NUM_PREFIX), torch.ones(2, 2, 3))
 
 
-def test_tokens_that_do_not_ask_do_not_thin_the_map():
-    whole = torch.zeros(1, 2, 8, 8)
-    whole[:, :, 0] = 1 / 8
-    assert torch.allclose(measures.mean_map(whole, GRID, NUM_PREFIX), torch.ones(1, 2, 3))
+def test_tokens_without_queries_do_not_dilute_the_map():
+    weights = torch.zeros(1, 2, 8, 8)
+    weights[:, :, 0] = 1 / 8
+    assert torch.allclose(measures.mean_map(weights, GRID, NUM_PREFIX), torch.ones(1, 2, 3))
 
 
-def test_a_map_lies_as_the_image_does():
-    whole = torch.zeros(1, 1, 8, 8)
-    whole[..., 2 + 1 * 3 + 2] = 1  # all look at the second row's last cell
-    assert measures.mean_map(whole, GRID, NUM_PREFIX)[0].tolist() == [[0, 0, 0], [0, 0, 8]]
+def test_a_map_has_the_orientation_of_the_image():
+    weights = torch.zeros(1, 1, 8, 8)
+    weights[..., 2 + 1 * 3 + 2] = 1  # all attend to the last cell of the second row
+    assert measures.mean_map(weights, GRID, NUM_PREFIX)[0].tolist() == [[0, 0, 0], [0, 0, 8]]
 
 
 def test_spectrum_and_ranks_by_hand():
@@ -147,12 +147,12 @@ STAY, SWAP, BOTH = torch.eye(2), torch.eye(2).flip(0), torch.full((2, 2), 0.5)
 
 def test_similarities_by_hand():
     """⟨I, both⟩ / (‖I‖ ‖both‖) = 1 / (√2 · 1); the first layer's mean is what the second layer does."""
-    wholes = [torch.stack([STAY, SWAP])[None], BOTH[None, None]]
+    layers = [torch.stack([STAY, SWAP])[None], BOTH[None, None]]
     r = math.sqrt(0.5)
     expected = torch.tensor([[[1, 0, r], [0, 1, r], [r, r, 1]]])
-    assert torch.allclose(measures.head_similarity(wholes), expected)
-    assert torch.allclose(measures.layer_similarity(wholes), torch.ones(1, 2, 2))
-    backwards = measures.head_similarity(wholes[::-1])
+    assert torch.allclose(measures.head_similarity(layers), expected)
+    assert torch.allclose(measures.layer_similarity(layers), torch.ones(1, 2, 2))
+    backwards = measures.head_similarity(layers[::-1])
     assert not torch.allclose(backwards, expected, atol=0.1)
 
 
@@ -170,7 +170,7 @@ def uncentered(streams):
     return measures.cosines(torch.stack([(s @ s.transpose(-2, -1)).flatten(1) for s in streams], dim=1))
 
 
-def test_stream_similarity_sees_neither_rotation_nor_scale_nor_layout():
+def test_stream_similarity_ignores_rotation_scale_and_layout():
     stream = torch.randn(2, 6, 5, dtype=torch.float64)
     rotation = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64)).Q
     padded = torch.cat([3 * stream @ rotation + 1, torch.zeros(2, 6, 2, dtype=torch.float64)], dim=-1)
@@ -192,14 +192,14 @@ def test_outliers_by_hand():
 
 
 def test_against_slow_loops():
-    wholes = random_wholes(3, 2)
-    whole = wholes[0]
-    assert np.allclose(measures.entropy(whole), slow_entropy(whole))
-    found = measures.mean_distance(whole, GRID, NUM_PREFIX, stride=STRIDE)
-    assert np.allclose(found, slow_distance(whole, GRID, NUM_PREFIX, STRIDE))
-    assert np.allclose(measures.mean_map(whole, GRID, NUM_PREFIX), slow_map(whole, GRID, NUM_PREFIX))
-    assert np.allclose(measures.effective_rank(whole), slow_effective_rank(whole))
-    assert np.allclose(measures.head_similarity(wholes), slow_head_similarity(wholes))
+    layers = random_matrices(3, 2)
+    weights = layers[0]
+    assert np.allclose(measures.entropy(weights), slow_entropy(weights))
+    found = measures.mean_distance(weights, GRID, NUM_PREFIX, stride=STRIDE)
+    assert np.allclose(found, slow_distance(weights, GRID, NUM_PREFIX, STRIDE))
+    assert np.allclose(measures.mean_map(weights, GRID, NUM_PREFIX), slow_map(weights, GRID, NUM_PREFIX))
+    assert np.allclose(measures.effective_rank(weights), slow_effective_rank(weights))
+    assert np.allclose(measures.head_similarity(layers), slow_head_similarity(layers))
     streams = [torch.randn(2, 6, width, dtype=torch.float64) for width in (3, 5, 4)]
     assert np.allclose(measures.stream_similarity(streams), slow_cka(streams))
     norms = torch.rand(4, 9, dtype=torch.float64).exp() ** 4
@@ -208,13 +208,13 @@ def test_against_slow_loops():
     assert 0 < sum(map(sum, slow)) < 18
 
 
-def slow_entropy(whole):
+def slow_entropy(weights):
     return [
-        [[-sum(w * math.log(w) for w in row) for row in matrix] for matrix in matrices] for matrices in whole.tolist()
+        [[-sum(w * math.log(w) for w in row) for row in matrix] for matrix in matrices] for matrices in weights.tolist()
     ]
 
 
-def slow_distance(whole, grid, num_prefix, stride):
+def slow_distance(weights, grid, num_prefix, stride):
     places = [(y * stride[0], x * stride[1]) for y in range(grid[0]) for x in range(grid[1])]
 
     def one(matrix):
@@ -224,34 +224,34 @@ def slow_distance(whole, grid, num_prefix, stride):
             reaches.append(sum(w * math.dist(here, there) for w, there in zip(row, places, strict=True)) / sum(row))
         return sum(reaches) / len(reaches)
 
-    return [[one(matrix) for matrix in matrices] for matrices in whole.tolist()]
+    return [[one(matrix) for matrix in matrices] for matrices in weights.tolist()]
 
 
-def slow_map(whole, grid, num_prefix):
-    maps = np.zeros((len(whole), *grid))
-    for b, matrices in enumerate(whole.tolist()):
+def slow_map(weights, grid, num_prefix):
+    maps = np.zeros((len(weights), *grid))
+    for b, matrices in enumerate(weights.tolist()):
         for y in range(grid[0]):
             for x in range(grid[1]):
                 received = [row[num_prefix + y * grid[1] + x] for matrix in matrices for row in matrix]
-                maps[b, y, x] = sum(received) / len(received) * whole.shape[-1]
+                maps[b, y, x] = sum(received) / len(received) * weights.shape[-1]
     return maps
 
 
-def slow_effective_rank(whole):
+def slow_effective_rank(weights):
     def one(matrix):
         values = [math.sqrt(max(0.0, v)) for v in np.linalg.eigvalsh(np.array(matrix) @ np.array(matrix).T)]
         return math.exp(-sum(v / sum(values) * math.log(v / sum(values)) for v in values if v > 0))
 
-    return [[one(matrix) for matrix in matrices] for matrices in whole.tolist()]
+    return [[one(matrix) for matrix in matrices] for matrices in weights.tolist()]
 
 
-def slow_head_similarity(wholes):
+def slow_head_similarity(layers):
     def dot(a, b):
         return sum(x * y for row, other in zip(a, b, strict=True) for x, y in zip(row, other, strict=True))
 
     found = []
-    for image in range(len(wholes[0])):
-        heads = [matrix for whole in wholes for matrix in whole[image].tolist()]
+    for image in range(len(layers[0])):
+        heads = [matrix for weights in layers for matrix in weights[image].tolist()]
         found.append([[dot(a, b) / math.sqrt(dot(a, a) * dot(b, b)) for b in heads] for a in heads])
     return found
 
@@ -275,7 +275,7 @@ def slow_cka(streams):
 
 
 @torch.no_grad()
-def test_a_recorded_model_that_looks_evenly():
+def test_a_recorded_model_with_uniform_attention():
     """Without queries and keys all weights are 1/17: 2 prefix tokens and 3×5 cells of 16 pixels."""
     model = small("vit_tiny_16", depth=2, dim=48, num_registers=1)
     for block in model.blocks:
@@ -285,23 +285,23 @@ def test_a_recorded_model_that_looks_evenly():
         model(torch.randn(2, 3, 48, 80))
     places = [(16 * y, 16 * x) for y in range(3) for x in range(5)]
     distance = statistics.mean(math.dist(here, there) for here in places for there in places)
-    for name, whole in trace.whole().items():
+    for name, weights in trace.token_matrices().items():
         grid, num_prefix = trace[name].grid, trace[name].num_prefix
-        found = measures.mean_distance(whole, grid, num_prefix, stride=trace.stride(name))
+        found = measures.mean_distance(weights, grid, num_prefix, stride=trace.stride(name))
         assert torch.allclose(found, torch.full((2, 3), distance))
-        assert torch.allclose(measures.entropy(whole), torch.full((2, 3, 17), math.log(17)))
-        assert torch.allclose(measures.mean_map(whole, grid, num_prefix), torch.ones(2, 3, 5))
-        assert torch.equal(measures.rank(whole), torch.ones(2, 3, dtype=torch.int64))
+        assert torch.allclose(measures.entropy(weights), torch.full((2, 3, 17), math.log(17)))
+        assert torch.allclose(measures.mean_map(weights, grid, num_prefix), torch.ones(2, 3, 5))
+        assert torch.equal(measures.rank(weights), torch.ones(2, 3, dtype=torch.int64))
 
 
 SMALL, LARGE = torch.full((1, 1, 4, 4), 1 / 4), torch.full((1, 1, 9, 9), 1 / 9)
 BAD = [
-    (lambda: measures.mean_map(SMALL, (2, 2), 1), "2×2 cells and 1 prefix tokens are 5 tokens, got 4; give the grid"),
-    (lambda: measures.mean_distance(LARGE, (2, 2), 0, stride=(1, 1)), "are 4 tokens, got 9"),
-    (lambda: measures.head_similarity([SMALL, LARGE]), "one set of tokens in all layers, got 4 and 9 tokens; choose"),
+    (lambda: measures.mean_map(SMALL, (2, 2), 1), "2×2 cells and 1 prefix tokens make 5 tokens, got 4; pass the grid"),
+    (lambda: measures.mean_distance(LARGE, (2, 2), 0, stride=(1, 1)), "make 4 tokens, got 9"),
+    (lambda: measures.head_similarity([SMALL, LARGE]), "the same tokens in all layers, got 4 and 9 tokens; select"),
     (lambda: measures.stream_similarity([SMALL[0], LARGE[0]]), "got 4 and 9 tokens"),
     (lambda: measures.layer_similarity([]), "needs at least one layer, got none"),
-    (lambda: measures.rank(SMALL, 1.5), "tolerance is a share .* got 1.5"),
+    (lambda: measures.rank(SMALL, 1.5), "tolerance is relative to .* got 1.5"),
 ]
 
 

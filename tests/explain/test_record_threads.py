@@ -1,4 +1,4 @@
-"""Recording belongs to the thread or task that opened it: neither other models nor other requests notice."""
+"""A recording belongs to the thread or task that opened it and affects neither other models nor other requests."""
 
 import asyncio
 import contextvars
@@ -16,14 +16,14 @@ import vitreous as vt
 from tests.family import SMALLEST
 from tests.family import tiny as family_member
 from tests.parity import fill
-from vitreous.explain.recorder import OPEN, Recorder
+from vitreous.explain.recorder import ACTIVE, Recorder
 
 ROUNDS = 12
 EVERYTHING = ("weights", "logits", "q", "k", "v", "output", "stream", "norms")
 
 
 def tiny(**overrides):
-    """With pooled cells: the head reads all tokens, so that the last block is the same with and without looking."""
+    """With pooled cells the head reads all tokens, so the last block computes the same with and without recording."""
     options = {"depth": 3, "image_size": 32, "patch_size": 8, "class_token": False, "pool": "mean"}
     return fill(vt.create_model("vit_tiny_16", **(options | overrides)))
 
@@ -41,7 +41,7 @@ def images_of(seed):
 
 
 def state(model):
-    """All that recording might leave on a model."""
+    """Everything on a model that recording might change."""
     return [
         (
             path,
@@ -78,7 +78,7 @@ def assert_same_trace(found, expected):
     assert torch.equal(found.images, expected.images)
 
 
-def together(*tasks):
+def run_in_threads(*tasks):
     """Run the tasks at once, each in a thread, from one barrier; the first error is raised here."""
     barrier = threading.Barrier(len(tasks), timeout=60)
 
@@ -105,25 +105,25 @@ def test_another_model_is_not_touched():
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_another_thread_keeps_the_fast_path_and_leaves_no_trace(name):
-    model, mine, theirs = MODELS[name](), images_of(1), images_of(2)
-    fast = model(theirs)
-    expected = record_alone(model, mine)
+    model, images, others = MODELS[name](), images_of(1), images_of(2)
+    fast = model(others)
+    expected = record_alone(model, images)
     inside, done = threading.Barrier(2, timeout=60), threading.Event()
 
-    def answer():
+    def run_pass():
         inside.wait()
         with torch.no_grad():
-            outs = [model(theirs) for _ in range(ROUNDS)]
+            outs = [model(others) for _ in range(ROUNDS)]
         done.set()
         return outs
 
     with ThreadPoolExecutor(1) as pool, vt.record(model, what=EVERYTHING) as trace:
-        future = pool.submit(answer)
+        future = pool.submit(run_pass)
         inside.wait()
-        outs = [model(mine)]
+        outs = [model(images)]
         assert done.wait(60)  # the other thread ran while this one was recording, and after its forward pass
         assert_same_trace(trace, expected[1])
-        outs.append(model(mine))
+        outs.append(model(images))
     assert all(torch.equal(out, expected[0]) for out in outs)
     assert all(torch.equal(out, fast) for out in future.result())
     assert_same_trace(trace, expected[1])
@@ -132,7 +132,7 @@ def test_another_thread_keeps_the_fast_path_and_leaves_no_trace(name):
 def test_a_thread_that_only_answers_records_nothing():
     model = tiny()
     with vt.record(model, what=EVERYTHING) as trace:
-        together(lambda: model(images_of(3)))
+        run_in_threads(lambda: model(images_of(3)))
     assert not len(trace)
     assert not trace.stream
     assert trace.images is None
@@ -147,7 +147,7 @@ def test_two_threads_record_one_model_each_its_own(name):
     def repeat(seed):
         return [record_alone(model, images_of(seed)) for _ in range(ROUNDS)]
 
-    for (out, trace), runs in zip(alone, together(lambda: repeat(0), lambda: repeat(1)), strict=True):
+    for (out, trace), runs in zip(alone, run_in_threads(lambda: repeat(0), lambda: repeat(1)), strict=True):
         for found, found_trace in runs:
             assert torch.equal(found, out)
             assert_same_trace(found_trace, trace)
@@ -160,32 +160,32 @@ def test_recorders_come_and_go_while_others_answer():
     before, plain = state(model), model(images_of(5)).detach()
     alone = record_alone(model, images_of(6), layers="blocks.1", what="weights")
 
-    def answer():
+    def run_pass():
         with torch.no_grad():
             return all(torch.equal(model(images_of(5)), plain) for _ in range(4 * ROUNDS))
 
-    def look():
+    def record_pass():
         for _ in range(2 * ROUNDS):
             out, trace = record_alone(model, images_of(6), layers="blocks.1", what="weights")
             assert torch.equal(out, alone[0])
             assert_same_trace(trace, alone[1])
         return True
 
-    assert together(answer, look, answer, look) == [True] * 4
+    assert run_in_threads(run_pass, record_pass, run_pass, record_pass) == [True] * 4
     assert state(model) == before
 
 
 def test_gradients_of_two_threads_do_not_mix():
     model = tiny().requires_grad_(False)
 
-    def look(number):
+    def record_pass(number):
         with vt.record(model, gradients=True) as trace:
             model(images_of(7))[:, number].sum().backward()
         return trace.gradient_rollout()
 
-    expected = [look(number) for number in (0, 1)]
+    expected = [record_pass(number) for number in (0, 1)]
     assert not torch.equal(*expected)
-    found = together(lambda: look(0), lambda: look(1))
+    found = run_in_threads(lambda: record_pass(0), lambda: record_pass(1))
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
@@ -202,17 +202,17 @@ def test_a_failure_in_one_thread_leaves_the_other_recording():
         finally:
             failed.set()
 
-    def look():
+    def record_pass():
         with torch.no_grad(), vt.record(model, what=EVERYTHING) as trace:
             assert failed.wait(60)
             out = model(images_of(0))
         return out, trace
 
-    _, (out, trace) = together(fail, look)
+    _, (out, trace) = run_in_threads(fail, record_pass)
     assert torch.equal(out, expected[0])
     assert_same_trace(trace, expected[1])
     assert state(model) == before
-    assert OPEN.get() == ()
+    assert ACTIVE.get() == ()
 
 
 @pytest.mark.parametrize("failing", [False, True])
@@ -226,7 +226,7 @@ def test_everything_is_as_before(failing):
         assert failing
     assert state(model) == before
     assert global_hooks() == hooks
-    assert OPEN.get() == ()
+    assert ACTIVE.get() == ()
 
 
 def test_a_copy_made_by_any_thread_is_a_plain_model():
@@ -234,7 +234,7 @@ def test_a_copy_made_by_any_thread_is_a_plain_model():
     with torch.no_grad():
         plain = model(images)
     with torch.no_grad(), vt.record(model, what=EVERYTHING) as trace:
-        twins = [copy.deepcopy(model), *together(lambda: copy.deepcopy(model))]
+        twins = [copy.deepcopy(model), *run_in_threads(lambda: copy.deepcopy(model))]
         for twin in twins:
             assert not any(isinstance(part, Recorder) for part in twin.modules())
             assert torch.equal(twin(images), plain)
@@ -251,24 +251,24 @@ def test_tasks_of_one_thread_are_apart():
     with torch.no_grad():
         fast = model(images_of(1))
 
-    async def look(inside, answered):
+    async def record_pass(inside, ran):
         with torch.no_grad(), vt.record(model) as trace:
             inside.set()
-            await answered.wait()
+            await ran.wait()
             assert not len(trace)
             model(images_of(0))
         return trace
 
-    async def answer(inside, answered):
+    async def run_pass(inside, ran):
         await inside.wait()
         with torch.no_grad():
             out = model(images_of(1))
-        answered.set()
+        ran.set()
         return out
 
     async def both():
         events = asyncio.Event(), asyncio.Event()
-        return await asyncio.wait_for(asyncio.gather(look(*events), answer(*events)), 60)
+        return await asyncio.wait_for(asyncio.gather(record_pass(*events), run_pass(*events)), 60)
 
     trace, out = asyncio.run(both())
     assert torch.equal(out, fast)
@@ -296,7 +296,7 @@ def test_nothing_of_a_trace_stays_alive():
 
 @pytest.mark.parametrize("name", SMALLEST)
 @torch.no_grad()
-def test_every_family_knows_its_images(name):
+def test_every_family_records_its_images(name):
     model, images = family_member(name), torch.randn(2, 3, 64, 80)
     for call in (model, model.features):
         with vt.record(model, what="norms") as trace:

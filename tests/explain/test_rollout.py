@@ -1,4 +1,4 @@
-"""Rollout and its relatives against numbers worked out by hand, slow loops, and the wrong versions that are about."""
+"""Rollout and gradient rollout against values computed by hand, slow loops, and common wrong versions."""
 
 import copy
 import math
@@ -10,7 +10,7 @@ import torch
 
 import vitreous as vt
 from tests.family import small
-from vitreous.explain.rollout import class_attention, gradient_rollout, raising, relevance_map, rollout
+from vitreous.explain.rollout import class_attention, gradient_rollout, gradient_weighted, relevance_map, rollout
 
 
 def layer(*heads):
@@ -37,7 +37,7 @@ def test_rollout_by_hand():
 def product_of(normalize, multiply):
     def wrong(layers):
         identity = torch.eye(3, dtype=torch.float64)
-        return reduce(multiply, [normalize(whole.mean(1) + identity) for whole in layers])
+        return reduce(multiply, [normalize(matrix.mean(1) + identity) for matrix in layers])
 
     return wrong
 
@@ -73,11 +73,11 @@ def test_heads_are_fused_and_rows_sum_to_one_again(fusion, row):
 
 @pytest.mark.parametrize("residual", [True, False])
 def test_a_token_with_an_empty_row_keeps_what_it_has(residual):
-    heads = layer([[1, 0], [0, 1]], [[0, 1], [1, 0]])  # which agree on nothing
+    heads = layer([[1, 0], [0, 1]], [[0, 1], [1, 0]])  # whose minimum is zero
     assert torch.equal(rollout([heads], fusion="min", residual=residual)[0], torch.eye(2, dtype=torch.float64))
-    class_asks = layer([[0.2, 0.3, 0.5], [0, 0, 0], [0, 0, 0]])
-    found = rollout([class_asks, class_asks], residual=residual)[0, 0]
-    kept = 0.6 if residual else 0.2  # of the class token by itself, in each of the layers
+    only_class = layer([[0.2, 0.3, 0.5], [0, 0, 0], [0, 0, 0]])
+    found = rollout([only_class, only_class], residual=residual)[0, 0]
+    kept = 0.6 if residual else 0.2  # by the class token, in each layer
     expected = torch.tensor([kept**2, (1 - kept**2) * 3 / 8, (1 - kept**2) * 5 / 8], dtype=torch.float64)
     assert torch.allclose(found, expected)
 
@@ -90,7 +90,7 @@ def test_discarding_takes_the_smallest_of_every_query():
     kept = rollout([weights], residual=False, discard=0.99)
     assert (kept > 0).sum(-1).tolist() == [[1, 1, 1, 1]]
     over_the_whole_matrix = torch.where(weights > weights.flatten().median(), weights, 0)
-    assert (over_the_whole_matrix[0, 0, 3] == 0).all()  # a query that looks evenly would be left with nothing
+    assert (over_the_whole_matrix[0, 0, 3] == 0).all()  # a query with uniform attention would lose all weights
 
 
 # Two layers of two heads. (∇A ⊙ A)⁺ of the first: ((1, 0), (1, 0)) and ((0, 1), (0, 0)), mean ((½, ½), (½, 0)), so
@@ -112,7 +112,7 @@ def test_gradient_rollout_by_hand():
 
 
 def relevance(weights, gradients):
-    return gradient_rollout(list(map(raising, weights, gradients)))
+    return gradient_rollout(list(map(gradient_weighted, weights, gradients)))
 
 
 def relevance_of(step, update):
@@ -163,10 +163,10 @@ def with_class_row():
 
 
 def test_class_attention_by_hand():
-    whole = torch.stack([with_class_row(), torch.eye(8, dtype=torch.float64)])[None]
-    found = class_attention(whole, GRID, NUM_PREFIX)
+    matrix = torch.stack([with_class_row(), torch.eye(8, dtype=torch.float64)])[None]
+    found = class_attention(matrix, GRID, NUM_PREFIX)
     assert torch.allclose(found, torch.tensor([[CLASS_MAP, np.zeros((2, 3)).tolist()]], dtype=torch.float64))
-    assert torch.allclose(relevance_map(whole[:, 0], GRID, NUM_PREFIX), found[:, 0])
+    assert torch.allclose(relevance_map(matrix[:, 0], GRID, NUM_PREFIX), found[:, 0])
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_wrong_class_maps_are_seen(wrong):
     assert (wrong(with_class_row()) - torch.tensor(CLASS_MAP)).abs().max() > 0.01
 
 
-def test_without_a_class_token_the_cells_answer():
+def test_without_a_class_token_the_cells_are_averaged():
     """The cells' rows of weights are (½, ½, 0, 0), (0, 1, 0, 0), (0, ½, ½, 0), (0, 0, 0, 1); the mean is over those."""
     matrix = torch.tensor([[0.5, 0.5, 0, 0], [0, 1, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 1]], dtype=torch.float64)
     expected = torch.tensor([[0.125, 0.5], [0.125, 0.25]], dtype=torch.float64)
@@ -194,7 +194,7 @@ def test_without_a_class_token_the_cells_answer():
     assert torch.allclose(relevance_map(matrix[None], (2, 2), 0, without_identity=True)[0], expected - 0.25)
 
 
-def test_pooled_cells_answer_although_there_are_prefix_tokens():
+def test_pooled_cells_are_averaged_despite_prefix_tokens():
     matrix = with_class_row()
     matrix[:2] = 0
     matrix[2:] = torch.arange(8) / 28
@@ -216,7 +216,7 @@ def test_rollout_against_slow_loops(fusion, residual, discard):
     layers = random_layers(4)
     found = rollout(layers, residual=residual, fusion=fusion, discard=discard)
     for image in range(2):
-        slow = slow_rollout([whole[image].tolist() for whole in layers], residual, fusion, discard)
+        slow = slow_rollout([matrix[image].tolist() for matrix in layers], residual, fusion, discard)
         assert np.allclose(found[image], slow)
     assert torch.allclose(found.sum(-1), torch.ones(2, 7, dtype=torch.float64))
 
@@ -280,7 +280,7 @@ class Explicit(torch.nn.Module):
 
 
 def test_a_recorded_model_against_attention_written_out():
-    """Registers, an image that is no square, a class of its own for each of two images."""
+    """Registers, a non-square image, and a different class for each of two images."""
     model = small("vit_tiny_16", depth=3, dim=48, num_registers=2).double()
     images, targets = torch.randn(2, 3, 48, 80, dtype=torch.float64), torch.tensor([3, 5])
     twin = copy.deepcopy(model)
@@ -305,7 +305,7 @@ def test_a_model_of_stages_rolls_out_stage_by_stage():
     images = torch.randn(1, 3, 64, 96)
     with vt.record(model) as trace:
         model(images)
-    with pytest.raises(ValueError, match=r"one set of tokens .* choose the layers of one stage"):
+    with pytest.raises(ValueError, match=r"the same tokens .* select the layers of one stage"):
         trace.rollout()
     with vt.record(model, ["blocks.2", "blocks.3"]) as trace:
         model(images)
@@ -315,13 +315,13 @@ def test_a_model_of_stages_rolls_out_stage_by_stage():
 
 SMALL, LARGE = torch.full((1, 1, 4, 4), 1 / 4), torch.full((1, 1, 16, 16), 1 / 16)
 BAD = [
-    (lambda: rollout([LARGE, SMALL]), "rollout needs one set of tokens in all layers, got 4 and 16 tokens; choose the"),
-    (lambda: gradient_rollout([LARGE, SMALL]), "got 4 and 16 tokens; choose the layers of one stage"),
+    (lambda: rollout([LARGE, SMALL]), "rollout needs the same tokens in all layers, got 4 and 16 tokens; select the"),
+    (lambda: gradient_rollout([LARGE, SMALL]), "got 4 and 16 tokens; select the layers of one stage"),
     (lambda: rollout([]), "rollout needs at least one layer, got none"),
-    (lambda: rollout([SMALL], fusion="men"), "there is no fusion of heads 'men'; did you mean 'mean'"),
-    (lambda: rollout([SMALL], discard=1.0), "discard is the share .* got 1.0"),
-    (lambda: class_attention(SMALL, (2, 2), 1), "are 5 tokens, got 4"),
-    (lambda: relevance_map(SMALL[0], (1, 2), 1), "1×2 cells and 1 prefix tokens are 3 tokens, got 4"),
+    (lambda: rollout([SMALL], fusion="men"), "unknown fusion of heads 'men'; did you mean 'mean'"),
+    (lambda: rollout([SMALL], discard=1.0), "discard is the fraction .* got 1.0"),
+    (lambda: class_attention(SMALL, (2, 2), 1), "make 5 tokens, got 4"),
+    (lambda: relevance_map(SMALL[0], (1, 2), 1), "1×2 cells and 1 prefix tokens make 3 tokens, got 4"),
 ]
 
 
@@ -344,18 +344,18 @@ def test_products_are_laid_out_and_not_factors(mixer):
     expected = torch.eye(63, dtype=torch.float64)
     for attention in trace.values():
         product = (attention.weights * attention.gradient).clamp(min=0)
-        whole = attention.layout.whole(product)
-        assert whole.sum().item() <= product.sum().item() * (1 + 1e-6)  # padded queries and points outside are lost
-        expected = expected + whole.mean(1) @ expected
+        matrix = attention.layout.to_token_matrix(product)
+        assert matrix.sum().item() <= product.sum().item() * (1 + 1e-6)  # padded queries and points outside are lost
+        expected = expected + matrix.mean(1) @ expected
     found = trace.gradient_rollout()
     assert torch.allclose(found, (expected - torch.eye(63)).mean(1).reshape(2, 7, 9))
     if mixer in ("attention", "window", "local", "reduction", "performer"):
         each = [float((a.weights * a.gradient).clamp(min=0).sum()) for a in trace.values()]
-        assert [float(layer.sum()) for layer in trace.raised().values()] == pytest.approx(each, rel=1e-6)
+        assert [float(layer.sum()) for layer in trace.gradient_weighted().values()] == pytest.approx(each, rel=1e-6)
 
 
-def test_both_tokens_of_a_distilled_model_answer():
-    """With the class head silent the answer comes from the distillation token alone."""
+def test_both_tokens_of_a_distilled_model_are_read():
+    """With a zero class head the logits come from the distillation token alone."""
     model = small("deit_tiny_distilled_16", depth=1)
     torch.nn.init.zeros_(model.head.weight)
     with vt.record(model, gradients=True) as trace:

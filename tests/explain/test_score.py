@@ -1,4 +1,4 @@
-"""Scores are what their formulas say, and every method explains whatever score it is given."""
+"""Scores against values computed by hand, and every attribution method with every kind of score."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from vitreous.explain.score import (
     scores,
     take,
 )
-from vitreous.models.base import combine
+from vitreous.models.base import mean_logits
 
 TARGETS = torch.tensor([1, 4])
 SCORE = class_score(TARGETS)
@@ -39,7 +39,7 @@ def test_a_class_score_is_the_logit_of_the_model_bit_for_bit(options):
     """Also of the mean of two heads, and as a probability."""
     model, images = vit(**options).eval(), photos()
     logits = model(images)
-    assert torch.equal(combine(outputs_of(model, images)), logits)
+    assert torch.equal(mean_logits(outputs_of(model, images)), logits)
     assert torch.equal(scores(model, images, SCORE), logits[[0, 1], TARGETS])
     assert torch.equal(probabilities(model, images, SCORE), logits.softmax(-1)[[0, 1], TARGETS])
 
@@ -61,7 +61,7 @@ def test_rows_of_a_score_are_those_images():
     masks = torch.rand(2, 3, 2, 2)
     region = region_score(torch.tensor([[[True, False]] * 2, [[False, True]] * 2]), 2)
     assert torch.equal(take(region, rows)({"masks": masks[rows]}), region({"masks": masks})[rows])
-    every = combine
+    every = mean_logits
     assert take(every, rows) is every
 
 
@@ -73,7 +73,7 @@ def test_a_function_of_the_outputs_explains_as_the_class_does(method):
 
 
 def test_a_region_rests_on_its_own_pixels():
-    """Every cell of the dense toy answers for its own pixels: outside the region nothing counts."""
+    """Each cell of the dense toy depends on its own pixels only, so heat outside the region is zero."""
     model, images = dense(toy([0.0] * 4, (4, 4))), torch.full((2, 1, 4, 4), 3.0)
     mask = torch.tensor([[[True, False], [False, False]], [[False, True], [False, True]]])
     shares = torch.stack([mask[0] * 3.0, mask[1] * 1.5])
@@ -99,7 +99,7 @@ def test_curves_follow_the_probability_in_the_region():
 
 @pytest.mark.parametrize("method", GIVING_NUMBERS)
 def test_every_method_explains_a_region(method):
-    """Images keep their own regions, and what asks the model depends on the region."""
+    """Images keep their regions, and methods that use the score depend on the region."""
     model, images = dense(vit()), photos()
     mask = torch.zeros(2, 3, 5, dtype=torch.bool)
     mask[0, 0, 0] = mask[1, 2, 3:] = True
@@ -107,8 +107,8 @@ def test_every_method_explains_a_region(method):
     alone = METHODS[method](model, images[1:], region_score(mask[1:], 2))
     assert error(both[1:], alone) < 1e-5
     other = METHODS[method](model, images, region_score(mask.flip(0), 2))
-    asks = method in ("gradient rollout", "occlusion", "integrated gradients")
-    assert (error(other, both) > 1e-2) == asks
+    uses_score = method in ("gradient rollout", "occlusion", "integrated gradients")
+    assert (error(other, both) > 1e-2) == uses_score
 
 
 def test_the_lens_reads_any_score():
@@ -122,19 +122,19 @@ REGION = torch.ones(2, 3, 5, dtype=torch.bool)
 BAD = [
     (lambda m, x: class_score(torch.tensor([0.0, 1.0])), "got torch.float32 of shape"),
     (lambda m, x: class_score(torch.tensor([[0, 1]])), r"shape \(1, 2\)"),
-    (lambda m, x: class_score(torch.tensor([0, -1])), r"class numbers from 0 on, got \[0, -1\]"),
+    (lambda m, x: class_score(torch.tensor([0, -1])), r"class indices from 0, got \[0, -1\]"),
     (lambda m, x: check_score(class_score(torch.tensor([0, 7])), m, 2), r"targets must lie in 0 … 6, got \[0, 7\]"),
-    (lambda m, x: check_score(SCORE, m, 3), "one class number per image: 3, got 2"),
+    (lambda m, x: check_score(SCORE, m, 3), "one class index per image: 3, got 2"),
     (lambda m, x: check_score(SCORE, vit(num_classes=0), 2), "the model has no classes"),
     (lambda m, x: check_score(TARGETS, m, 2), "score must be a function of the outputs"),
     (lambda m, x: check_score(region_score(REGION, 0), m, 1), "one mask per image: 1, got 2"),
     (lambda m, x: region_score(REGION.float(), 0), "mask must be bool"),
     (lambda m, x: region_score(REGION & torch.tensor([[[True]], [[False]]]), 0), "got an empty region"),
     (lambda m, x: region_score(REGION, -1), "got -1"),
-    (lambda m, x: scores(m, x, region_score(REGION, 0)), "needs the output 'masks', the model gives class"),
+    (lambda m, x: scores(m, x, region_score(REGION, 0)), "needs the output 'masks', the model returns class"),
     (lambda m, x: scores(dense(m), x, region_score(REGION, 7)), "class_index must lie in 0 … 6, got 7"),
     (lambda m, x: scores(dense(m), x, region_score(REGION[:, :2], 0)), "2×5 pixels, the model's masks have 3×5"),
-    (lambda m, x: scores(m, x, combine), r"one number per image, got shape \(2, 7\) for 2 images"),
+    (lambda m, x: scores(m, x, mean_logits), r"one number per image, got shape \(2, 7\) for 2 images"),
 ]
 
 

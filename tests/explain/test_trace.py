@@ -1,4 +1,4 @@
-"""What is recorded is what was computed, and recording leaves nothing behind."""
+"""Recorded tensors equal those of the fused path, and recording leaves the model unchanged."""
 
 import copy
 import gc
@@ -14,8 +14,8 @@ import vitreous as vt
 from tests.family import SMALLEST
 from tests.family import tiny as family_member
 from tests.parity import error, fill
-from vitreous.layers.attention import Attend, Seam
-from vitreous.layers.layout import Grouped, Places
+from vitreous.layers.attention import Attend, AttentionOp
+from vitreous.layers.layout import CellGroups, Grouped
 
 
 def tiny(**overrides):
@@ -131,7 +131,7 @@ BAD = [
     (lambda m: vt.record(m, layers="blocks.9"), "there is no layer 'blocks.9'; did you mean"),
     (lambda m: vt.record(m, reduce="mean_head"), "no reduction 'mean_head'; did you mean 'mean_heads'"),
     (lambda m: vt.record(torch.nn.Linear(1, 1)), "needs a Vitreous model, got Linear"),
-    (lambda m: vt.record(m, what="weigths"), "what must be of weights, .*got 'weigths'; did you mean 'weights'"),
+    (lambda m: vt.record(m, what="weigths"), "what must be among weights, .*got 'weigths'; did you mean 'weights'"),
     (lambda m: vt.record(m, what="q", gradients=True), "gradients are those of the weights"),
     (lambda m: vt.record(m, layers=[]), "layers is empty"),
     (lambda m: vt.record(m, gradients=True, reduce="mean_heads"), "gradients need the weights of every head"),
@@ -147,12 +147,12 @@ def test_bad_input(call, message):
 
 def test_recording_inside_recording():
     model = tiny()
-    with vt.record(model), pytest.raises(ValueError, match="recorded already"), vt.record(model):
+    with vt.record(model), pytest.raises(ValueError, match="already being recorded"), vt.record(model):
         pass
     assert type(model.blocks[0].mixer.attend) is Attend
 
 
-def test_asking_for_what_is_not_there():
+def test_reading_what_was_not_recorded():
     model = tiny()
     with vt.record(model, "blocks.0") as trace:
         with pytest.raises(KeyError, match="has not run yet"):
@@ -165,12 +165,12 @@ ATTENTIVE = [name for name in SMALLEST if name not in ("resnet18", "convnext_att
 
 
 @pytest.mark.parametrize("name", ATTENTIVE)
-def test_every_family_shows_its_attention(name):
+def test_the_attention_of_every_family(name):
     model, images = family_member(name).double(), torch.randn(2, 3, 64, 80).double()
     plain, modules = model(images), list(model.modules())
     fused = {}
     for path, part in model.named_modules():
-        if isinstance(part, Seam):
+        if isinstance(part, AttentionOp):
             part.register_forward_hook(lambda _, given, out, path=path: fused.__setitem__(path, out))
     model(images)
     expected = list(fused.values())
@@ -184,11 +184,11 @@ def test_every_family_shows_its_attention(name):
     )
     assert trace.image_size == (64, 80)
     assert len(trace.norms) == len(model.blocks)
-    for block, whole in trace.whole().items():
-        assert len(whole) == 2
-        assert whole.shape[2] == whole.shape[3]
-        assert (whole >= 0).all()
-        sums = whole.sum(-1)
+    for block, matrix in trace.token_matrices().items():
+        assert len(matrix) == 2
+        assert matrix.shape[2] == matrix.shape[3]
+        assert (matrix >= 0).all()
+        sums = matrix.sum(-1)
         assert torch.allclose(sums[sums > 0], sums.new_ones(()), atol=1e-4) or name == "dat_tiny", block
 
 
@@ -196,20 +196,20 @@ def unfolded(out, attention):
     return attention.layout.unfold(out) if isinstance(attention.layout, Grouped) else out
 
 
-def test_everything_can_be_asked_for():
+def test_everything_can_be_recorded():
     model, images = tiny(), torch.randn(2, 3, 64, 64)
     with vt.record(model, what=("weights", "logits", "q", "k", "v", "output", "stream", "norms")) as trace:
         model(images)
-    seen = trace["blocks.1"]
-    assert torch.allclose(seen.logits, seen.q @ seen.k.transpose(-2, -1) / 8, atol=1e-5)
-    assert torch.allclose(seen.weights, seen.logits.softmax(-1), atol=1e-6)
-    assert torch.allclose(seen.output, seen.weights @ seen.v, atol=1e-5)
+    recorded = trace["blocks.1"]
+    assert torch.allclose(recorded.logits, recorded.q @ recorded.k.transpose(-2, -1) / 8, atol=1e-5)
+    assert torch.allclose(recorded.weights, recorded.logits.softmax(-1), atol=1e-6)
+    assert torch.allclose(recorded.output, recorded.weights @ recorded.v, atol=1e-5)
     assert trace.stream["blocks.1"].shape == (2, 17, 192)
     assert torch.allclose(trace.norms["blocks.1"], trace.stream["blocks.1"].square().sum(-1).sqrt(), atol=1e-4)
     assert "weights (2, 3, 17, 17)" in repr(trace)
 
 
-def test_only_what_was_asked_for_is_held():
+def test_only_what_was_requested_is_stored():
     model, images = tiny(), torch.randn(1, 3, 64, 64)
     with vt.record(model, what="norms") as trace:
         assert all(type(block.mixer.attend) is Attend for block in model.blocks)
@@ -218,7 +218,7 @@ def test_only_what_was_asked_for_is_held():
     assert not len(trace)
     with vt.record(model, "blocks.2", what="v") as trace:
         model(images)
-    with pytest.raises(AttributeError, match="weights was not recorded; ask for it"):
+    with pytest.raises(AttributeError, match=r"weights was not recorded; use vt\.record"):
         _ = trace["blocks.2"].weights
 
 
@@ -237,28 +237,28 @@ def test_gradients_are_those_of_the_weights(mixer):
     images = torch.randn(1, 3, 64, 64).double()
     with vt.record(model, gradients=True) as trace:
         model(images)[0, 3].backward()
-    seen = trace["blocks.0"]
-    flat = seen.gradient.flatten()
+    recorded = trace["blocks.0"]
+    flat = recorded.gradient.flatten()
     place = int(flat.abs().argmax())
-    seam = model.blocks[0].mixer.attend
-    honest = seam.weights
+    op = model.blocks[0].mixer.attend
+    original = op.weights
 
     def nudged(*given, **options):
-        weights = honest(*given, **options)
+        weights = original(*given, **options)
         step = torch.zeros_like(weights).flatten()
-        step[int(refolded(torch.arange(len(flat)), seen)[place])] = 1e-6
+        step[int(refolded(torch.arange(len(flat)), recorded)[place])] = 1e-6
         return weights + step.reshape(weights.shape)
 
-    seam.weights = nudged
+    op.weights = nudged
     with vt.record(model), torch.no_grad():
         moved = model(images)[0, 3]
-    del seam.weights
+    del op.weights
     assert (moved - model(images)[0, 3]).item() / 1e-6 == pytest.approx(flat[place].item(), rel=1e-4)
 
 
 def refolded(numbers, attention):
-    """Where each number of the shown weights stands among those as computed."""
-    raw = numbers.reshape(attention.followed.last.shape).double()
+    """The index, among the weights as computed, of each unfolded weight."""
+    raw = numbers.reshape(attention.last_gradient.value.shape).double()
     shown = raw if attention.weights.ndim == 4 else attention.layout.unfold(raw)
     return shown.flatten().long()
 
@@ -267,7 +267,7 @@ def test_gradients_of_a_frozen_model_too_but_not_without_autograd():
     model = tiny().requires_grad_(False)
     with vt.record(model, gradients=True) as trace:
         model(torch.randn(1, 3, 64, 64))
-        with pytest.raises(ValueError, match="has come yet"):
+        with pytest.raises(ValueError, match="no gradient has been computed yet"):
             _ = trace["blocks.0"].gradient
         model(torch.randn(1, 3, 64, 64))[0, 0].backward()
         assert trace["blocks.0"].gradient.abs().max() > 0
@@ -291,13 +291,13 @@ def test_a_wrapper_is_recorded_through_its_model():
 
 
 def test_windows_and_parts_of_patches_come_back_to_the_image():
-    """MobileViT sees the four places of its patches as four images: their mean is shown."""
+    """MobileViT processes the four pixels of its patches as four images: their mean is returned."""
     model = family_member("mobilevit_xxs")
     with vt.record(model) as trace:
         model(torch.randn(2, 3, 64, 64))
-    name, whole = next(iter(trace.whole().items()))
+    name, matrix = next(iter(trace.token_matrices().items()))
     assert trace[name].weights.shape[0] == 8
-    assert whole.shape[0] == 2
+    assert matrix.shape[0] == 2
 
 
 def test_strides_follow_the_image():
@@ -329,7 +329,7 @@ def test_a_swin_has_a_rollout_by_stage_only():
     model, images = family_member("swin_tiny"), torch.randn(1, 3, 64, 64)
     with vt.record(model) as trace:
         model(images)
-    with pytest.raises(ValueError, match="choose the layers of one stage"):
+    with pytest.raises(ValueError, match="select the layers of one stage"):
         trace.rollout()
     assert [distance.shape for distance in trace.mean_distance().values()][::2] == [(1, 3), (1, 6), (1, 12), (1, 24)]
     with vt.record(model, "blocks.[01]") as trace:
@@ -337,7 +337,7 @@ def test_a_swin_has_a_rollout_by_stage_only():
     assert trace.rollout().shape == (1, 16, 16)
 
 
-def test_a_trace_shows_itself_in_a_notebook():
+def test_a_trace_displays_in_a_notebook():
     model = tiny()
     with vt.record(model) as trace:
         assert trace._repr_html_().startswith("<pre>")
@@ -346,19 +346,19 @@ def test_a_trace_shows_itself_in_a_notebook():
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_16", "swin_tiny", "pvt_tiny", "xcit_nano_12_16"])
-def test_what_is_looked_at_comes_to_an_even_share(name):
+def test_the_mean_map_averages_to_one(name):
     model = family_member(name)
     with vt.record(model) as trace:
         model(torch.randn(2, 3, 64, 96))
-    for block, (attention, *_) in trace.looking().items():
-        seen = trace.mean_map(block)
-        assert seen.shape == (2, *attention.grid)
-        whole = trace.whole_of(block)
-        looks = (whole.sum(-1) > 0).sum(dim=(1, 2))
-        received = whole.sum(dim=(1, 2)) / looks[:, None] * whole.shape[-1]
+    for block, (attention, *_) in trace.self_attentions().items():
+        recorded = trace.mean_map(block)
+        assert recorded.shape == (2, *attention.grid)
+        matrix = trace.token_matrix(block)
+        num_queries = (matrix.sum(-1) > 0).sum(dim=(1, 2))
+        received = matrix.sum(dim=(1, 2)) / num_queries[:, None] * matrix.shape[-1]
         assert torch.allclose(received.mean(1), torch.ones(()), atol=1e-4)
-        assert torch.allclose(seen.flatten(1), received[:, attention.num_prefix :], atol=1e-4)
-    assert torch.equal(trace.mean_map(), trace.mean_map(trace.last()))
+        assert torch.allclose(recorded.flatten(1), received[:, attention.num_prefix :], atol=1e-4)
+    assert torch.equal(trace.mean_map(), trace.mean_map(trace.last_block()))
 
 
 def test_the_last_backward_pass_counts():
@@ -378,10 +378,10 @@ def test_a_trace_does_not_keep_the_graph(mixer):
     model = tiny(mixer=mixer, patch_size=8, class_token=False, pool="mean")
     with vt.record(model) as trace:
         model(torch.randn(1, 3, 64, 64))
-    assert not any(whole.requires_grad for whole in trace.whole().values())
+    assert not any(matrix.requires_grad for matrix in trace.token_matrices().values())
 
 
-def test_no_more_is_held_than_was_asked_for():
+def test_no_more_memory_is_held_than_was_requested():
     model = tiny()
     with vt.record(model, what="v") as trace:
         model(torch.randn(2, 3, 64, 64))
@@ -391,8 +391,10 @@ def test_no_more_is_held_than_was_asked_for():
 def test_layouts_follow_their_weights_to_another_device():
     with FakeTensorMode():
         weights = torch.zeros(1, 1, 4, 4, 4, device="cuda")
-        places = Places(torch.zeros(4, 4, dtype=torch.long), torch.zeros(16, dtype=torch.long))
-        assert Grouped((4, 4), SimpleNamespace(places=lambda: places)).whole(weights).device.type == "cuda"
+        places = CellGroups(torch.zeros(4, 4, dtype=torch.long), torch.zeros(16, dtype=torch.long))
+        assert (
+            Grouped((4, 4), SimpleNamespace(cell_groups=lambda: places)).to_token_matrix(weights).device.type == "cuda"
+        )
 
 
 def test_a_block_with_two_attentions():
@@ -402,6 +404,6 @@ def test_a_block_with_two_attentions():
     assert set(trace) == {"blocks.1.mixer", "blocks.1.mixer.attend_prefix"}
     with pytest.raises(KeyError, match="has several attentions: choose"):
         trace["blocks.1"]
-    with pytest.raises(KeyError, match="no recorded tokens look at tokens; did you mean"):
+    with pytest.raises(KeyError, match=r"no self-attention between tokens recorded in 'blocks\.2'; did you mean"):
         trace.mean_map("blocks.2")
-    assert torch.allclose(trace.whole_of("blocks.1").sum(-1), torch.ones(()))
+    assert torch.allclose(trace.token_matrix("blocks.1").sum(-1), torch.ones(()))

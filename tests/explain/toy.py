@@ -1,4 +1,4 @@
-"""A model that can be worked out by hand: the second logit is a weighted sum of cells of 2×2 pixels, the first is 0."""
+"""A model that can be computed by hand: the second logit is a weighted sum of cells of 2×2 pixels, the first is 0."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class Toy(Backbone):
     def __init__(self, config, weights):
         super().__init__(config)
         self.weights = nn.Parameter(torch.tensor(weights)[:, None])
-        self.head = nn.utils.skip_init(nn.Linear, 1, 2, bias=False)  # throws no draws
+        self.head = nn.utils.skip_init(nn.Linear, 1, 2, bias=False)  # makes no random draws
         with torch.no_grad():
             self.head.weight.copy_(torch.tensor([[0.0], [1.0]]))
 

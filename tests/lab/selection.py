@@ -1,6 +1,6 @@
-"""Which claims are run in every `make test`."""
+"""Claims tested in every ``make test``."""
 
-#: In every `make test`: claims that take little and measure many parts. The others are in `make test-all`.
+#: Fast claims that cover many parts; `make test-all` runs the others.
 OFTEN = {
     "diagonal_query", "temperature", "permutation", "dot_product_variance", "attention_macs", "quadratic_term",
     "activation_memory", "doubled_side", "window_cost", "layer_norm", "drop_path", "cutmix", "cosine_schedule",

@@ -1,8 +1,8 @@
-"""What the experiments on attention share: matrices that are those of attention, MACs that are counted."""
+"""Shared instruments of the attention experiments: attention matrices and MAC counts."""
 
 import torch
 
-from vitreous.lab.instruments.attention_matrix import attention_matrix, preferring, random_heads
+from vitreous.lab.instruments.attention_matrix import attention_matrix, peaked_attention, random_heads
 from vitreous.lab.instruments.counting import counted_macs
 from vitreous.layers.attention import Attend
 
@@ -14,10 +14,10 @@ def test_one_hot_values_show_the_weights_of_fused_attention():
     torch.testing.assert_close(shown, Attend(temperature=0.5).weights(q, k, bias=bias))
 
 
-def test_favourites_are_looked_at():
+def test_peaked_attention_selects_the_favorites():
     favorites = torch.tensor([2, 2, 0, 1])
-    assert torch.equal(preferring(favorites, 9.0).argmax(dim=-1), favorites)
-    torch.testing.assert_close(preferring(favorites, 0.0), torch.full((4, 4), 0.25, dtype=torch.float64))
+    assert torch.equal(peaked_attention(favorites, 9.0).argmax(dim=-1), favorites)
+    torch.testing.assert_close(peaked_attention(favorites, 0.0), torch.full((4, 4), 0.25, dtype=torch.float64))
 
 
 def test_modules_are_counted_by_path():

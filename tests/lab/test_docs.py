@@ -1,4 +1,4 @@
-"""What the project's pages say about the claims is what was measured, in full."""
+"""The documentation pages match the recorded results of full runs."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def test_every_claim_has_a_verdict_from_a_full_run():
         assert (DOCS / "figures" / f"{outcome.name}.png").exists()
 
 
-def test_the_pages_say_what_the_kept_numbers_say():
-    """python -m vitreous.lab.markdown docs/lab writes them again."""
+def test_the_pages_match_the_results():
+    """Regenerate them with: python -m vitreous.lab.markdown docs/lab."""
     for name, text in pages(RESULTS).items():
         assert (DOCS / name).read_text() == text, name

@@ -1,4 +1,4 @@
-"""The laboratory from outside: running, keeping, pages, the command line."""
+"""The laboratory end to end: running, caching, pages, the command line."""
 
 import json
 import re
@@ -12,8 +12,8 @@ from vitreous.lab.formula import as_svg
 from vitreous.lab.markdown import read_results, write_pages
 from vitreous.lab.outcome import Verdict
 from vitreous.lab.page import write_page
-from vitreous.lab.run import read, run, run_all
-from vitreous.lab.table import NAMES, find
+from vitreous.lab.run import read_cached, run_all, run_claim
+from vitreous.lab.table import NAMES, find_experiment
 from vitreous.lab.trial import Trial
 
 NAME = "dot_product_variance"
@@ -22,21 +22,21 @@ QUICK = Trial(quick=True)
 
 @pytest.fixture(scope="module")
 def outcome():
-    return run(NAME, QUICK)
+    return run_claim(NAME, QUICK)
 
 
 def test_there_are_sixty_claims_in_order():
     assert len(NAMES) == len(set(NAMES)) == 60
-    assert find("5").name == NAME
-    assert find(NAME).number == 5
+    assert find_experiment("5").name == NAME
+    assert find_experiment(NAME).number == 5
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_claim_says_what_a_reader_needs(name):
-    claim = find(name).claim
+def test_a_claim_is_complete(name):
+    claim = find_experiment(name).claim
     assert claim.sources
     for text in (claim.statement, claim.right, claim.meaning):
-        assert text.rstrip(")")[-1] in ".?!", f"{name}: a sentence ends: {text[-20:]!r}"
+        assert text.rstrip(")")[-1] in ".?!", f"{name}: a sentence needs a period: {text[-20:]!r}"
         assert "  " not in text
     assert claim.title[0].isupper()
     assert not claim.title.endswith(".")
@@ -45,10 +45,10 @@ def test_a_claim_says_what_a_reader_needs(name):
 
 
 def test_the_same_seeds_give_the_same_numbers(outcome):
-    assert run(NAME, QUICK).cases == outcome.cases
+    assert run_claim(NAME, QUICK).cases == outcome.cases
 
 
-def test_a_kept_result_is_not_measured_again(tmp_path, monkeypatch):
+def test_a_cached_result_is_not_measured_again(tmp_path, monkeypatch):
     trial = replace(QUICK, folder=tmp_path)
     (first,) = run_all([NAME], trial, jobs=1)
     monkeypatch.setattr(dot_product_variance, "measure", None)
@@ -58,26 +58,26 @@ def test_a_kept_result_is_not_measured_again(tmp_path, monkeypatch):
         list(run_all([NAME], trial, jobs=1, fresh=True))
 
 
-def test_a_kept_result_does_not_serve_other_circumstances(tmp_path):
+def test_a_cached_result_is_not_used_for_other_inputs(tmp_path):
     trial = replace(QUICK, folder=tmp_path)
     list(run_all([NAME], trial, jobs=1))
-    assert read(NAME, trial) is not None
-    assert read(NAME, replace(trial, quick=False)) is None
-    assert read(NAME, replace(trial, weights="x.safetensors")) is None
+    assert read_cached(NAME, trial) is not None
+    assert read_cached(NAME, replace(trial, quick=False)) is None
+    assert read_cached(NAME, replace(trial, weights="x.safetensors")) is None
     path = tmp_path / "quick" / f"{NAME}.json"
     path.write_text(path.read_text()[:100])
-    assert read(NAME, trial) is None
+    assert read_cached(NAME, trial) is None
 
 
 @pytest.mark.slow
-def test_processes_find_what_one_process_finds(tmp_path, outcome):
+def test_two_processes_give_the_same_results(tmp_path, outcome):
     names = [NAME, "temperature"]
     found = {each.name: each for each in run_all(names, replace(QUICK, folder=tmp_path), jobs=2)}
     assert set(found) == set(names)
     assert found[NAME].cases == outcome.cases
 
 
-ODD_RESULTS = [
+DAMAGED_RESULTS = [
     "",
     "1.0",
     "[]",
@@ -94,8 +94,8 @@ ODD_RESULTS = [
 ]
 
 
-@pytest.mark.parametrize("change", ODD_RESULTS, ids=range(len(ODD_RESULTS)))
-def test_odd_results_are_told_in_a_line(tmp_path, outcome, capsys, change):
+@pytest.mark.parametrize("change", DAMAGED_RESULTS, ids=range(len(DAMAGED_RESULTS)))
+def test_damaged_results_are_one_line_errors(tmp_path, outcome, capsys, change):
     (tmp_path / "quick").mkdir()
     path = tmp_path / "quick" / f"{NAME}.json"
     content = {"key": "x", **outcome.to_json()}
@@ -103,21 +103,21 @@ def test_odd_results_are_told_in_a_line(tmp_path, outcome, capsys, change):
         change(content)
     path.write_text(json.dumps(content) if callable(change) else change)
     assert main(["lab", "--folder", str(tmp_path)]) == 2
-    assert re.fullmatch(f"vitreous: .*{NAME}.json is no result of the laboratory, .*\n", capsys.readouterr().err)
-    assert read(NAME, replace(QUICK, folder=tmp_path)) is None
+    assert re.fullmatch(f"vitreous: .*{NAME}.json is not a result of the laboratory, .*\n", capsys.readouterr().err)
+    assert read_cached(NAME, replace(QUICK, folder=tmp_path)) is None
 
 
-def test_the_page_needs_nothing_but_itself(tmp_path, outcome):
+def test_the_page_is_self_contained(tmp_path, outcome):
     write_page(tmp_path / "lab.html", [outcome])
     page = (tmp_path / "lab.html").read_text()
-    assert find(NAME).claim.title in page
+    assert find_experiment(NAME).claim.title in page
     assert "holds with care" in page
-    assert "the text says 4 ± 0.2, measured 16" in page
+    assert "the text predicts 4 ± 0.2, measured 16" in page
     assert page.count('class="formula"') == 2
     assert not re.search(r'(src|href)="(?!#|data:)', page)
 
 
-def test_markdown_has_figures_and_numbers_beside_it(tmp_path, outcome):
+def test_markdown_pages_have_figures_and_results(tmp_path, outcome):
     write_pages(tmp_path, [outcome])
     assert f"formulas.md#{NAME}" in (tmp_path / "README.md").read_text()
     text = (tmp_path / "formulas.md").read_text()
@@ -138,13 +138,13 @@ def test_the_command_line_runs_and_lists(tmp_path, capsys):
     assert "holds with care" in shown
 
 
-def test_a_broken_experiment_is_an_exit_code(tmp_path, monkeypatch):
+def test_a_broken_experiment_sets_the_exit_code(tmp_path, monkeypatch):
     monkeypatch.setattr(dot_product_variance, "right", lambda sigma_q, sigma_k: 7.0)
     with pytest.raises(SystemExit) as stop:
         main(["lab", "run", "5", "--quick", "--output", str(tmp_path)])
     assert stop.value.code == 1
 
 
-def test_an_unknown_claim_names_the_nearest(capsys):
+def test_an_unknown_claim_suggests_the_nearest(capsys):
     assert main(["lab", "run", "dot_product_variense"]) == 2
     assert f"did you mean {NAME!r}" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Every experiment notices when what it measures, or what it predicts, is broken."""
+"""Every experiment detects mistakes in the code it measures or in its predictions."""
 
 import importlib
 import pkgutil
@@ -6,10 +6,10 @@ import pkgutil
 import pytest
 
 from tests.lab import mutations
-from tests.lab.mutations.base import Mutation, place
+from tests.lab.mutations.base import Mutation, resolve
 from tests.lab.selection import OFTEN
 from vitreous.lab.outcome import Verdict
-from vitreous.lab.run import run
+from vitreous.lab.run import run_claim
 from vitreous.lab.table import NAMES
 from vitreous.lab.trial import Trial
 
@@ -22,15 +22,17 @@ ALL: list[Mutation] = [
 @pytest.mark.parametrize(
     "mutation",
     [
-        pytest.param(each, id=f"{each.claim}: {each.what}", marks=() if each.claim in OFTEN else pytest.mark.slow)
+        pytest.param(
+            each, id=f"{each.claim}: {each.description}", marks=() if each.claim in OFTEN else pytest.mark.slow
+        )
         for each in ALL
     ],
 )
-def test_a_mistake_turns_the_experiment_red(mutation, monkeypatch, tmp_path):
-    holder, name = place(mutation.home)
-    monkeypatch.setattr(holder, name, mutation.wrong(getattr(holder, name)))
-    assert run(mutation.claim, Trial(quick=True, folder=tmp_path)).verdict is Verdict.BROKEN
+def test_a_mutation_breaks_the_experiment(mutation, monkeypatch, tmp_path):
+    holder, name = resolve(mutation.target)
+    monkeypatch.setattr(holder, name, mutation.mutate(getattr(holder, name)))
+    assert run_claim(mutation.claim, Trial(quick=True, folder=tmp_path)).verdict is Verdict.BROKEN
 
 
-def test_every_claim_has_a_mistake_that_turns_it_red():
+def test_every_claim_has_a_mutation():
     assert {mutation.claim for mutation in ALL} == set(NAMES)

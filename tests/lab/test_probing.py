@@ -1,4 +1,4 @@
-"""Numerical routines of the laboratory against cases whose answer is known."""
+"""Numerical routines of the laboratory against known results."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from vitreous.lab.instruments.curvature import curvature_along, largest_eigenvalue
-from vitreous.lab.instruments.examined import convolutional_field
-from vitreous.lab.instruments.halves import COLORS, drawn, gap_of
+from vitreous.lab.instruments.halves import COLORS, draw_half_disks, gap_widths
+from vitreous.lab.instruments.run_evaluation import convnet_receptive_field
 from vitreous.lab.trial import Trial
 from vitreous.layers.patch import ResidualStem
 
@@ -33,18 +33,18 @@ def test_the_largest_eigenvalue_of_a_quadratic():
     assert torch.equal(first, before)
 
 
-def test_the_field_of_convolutions_is_as_counted():
+def test_the_receptive_field_of_the_convnet():
     stem = ResidualStem((4, 4), 3, 16).eval()
     images = torch.randn(8, 3, 64, 64, requires_grad=True)
     stem(images)[:, 16 * 8 + 8].square().sum().backward()
     seen = (images.grad != 0).any(dim=0).any(dim=0).any(dim=0)
-    assert int(seen.sum()) == convolutional_field(2)
+    assert int(seen.sum()) == convnet_receptive_field(2)
 
 
-def test_halves_of_one_object_have_one_color_and_the_gap_between_them():
+def test_halves_of_one_object_share_a_color_and_have_the_stated_gap():
     trial = Trial(quick=True, folder=Path("unused"))
-    data = drawn(trial, 60, seed=3)
-    for image, target, gap in zip(data.images, data.all_targets.values, gap_of(trial, 60), strict=True):
+    data = draw_half_disks(trial, 60, seed=3)
+    for image, target, gap in zip(data.images, data.all_targets.values, gap_widths(trial, 60), strict=True):
         shown = [(image == color[:, None, None]).all(axis=0) for color in COLORS]
         assert sum(mask.any() for mask in shown) == 1 + target.argmax()
         columns = np.flatnonzero(np.any(shown, axis=0).any(axis=0))

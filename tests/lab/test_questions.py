@@ -1,4 +1,4 @@
-"""The twelve questions: all are there, and every answer leads to experiments that exist."""
+"""The twelve review questions are complete, and every answer links to existing experiments."""
 
 import re
 from pathlib import Path
@@ -20,14 +20,14 @@ def test_there_are_twelve_in_order():
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=range(1, 13))
-def test_answers_lead_to_experiments(answer):
+def test_answers_link_to_experiments(answer):
     assert links(answer)
     for name, page, anchor in links(answer):
         assert name == anchor
         assert name in PARTS[page.capitalize()]
 
 
-def test_the_contents_lead_to_the_questions():
+def test_the_contents_link_to_the_questions():
     titles = [answer.splitlines()[0].lower() for answer in ANSWERS]
     anchors = {re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in titles}
     assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) == anchors

@@ -1,4 +1,4 @@
-"""The shared runs of the laboratory, and what is computed from them."""
+"""The shared training runs of the laboratory, and statistics computed from them."""
 
 import json
 
@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from vitreous.data.augment import evaluation_pixels
-from vitreous.data.base import class_rows
+from vitreous.data.base import class_vectors
 from vitreous.lab import sweep
 from vitreous.lab.claims.scaling_law import best_exponent, power, saturating
 from vitreous.lab.instruments.compare import contrast, difference
-from vitreous.lab.trained import trained
+from vitreous.lab.trained import trained_run
 from vitreous.lab.trial import Trial
 from vitreous.train.optim import SGD
 
-NUMBER = len(sweep.pairs(Trial()))  # before any test adds to them
+NUMBER = len(sweep.runs_and_seeds(Trial()))  # before any test adds runs
 
 
 @pytest.fixture(scope="module")
@@ -25,44 +25,46 @@ def trial(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def short(trial):
-    """Five steps are enough to see whether a run is kept."""
+    """A run of five steps."""
     patch = pytest.MonkeyPatch()
-    patch.setitem(sweep.RUNS, "short", sweep.Run(sweep.training(steps=5), change=sweep.without_residuals))
-    yield trained(trial, "short")
+    patch.setitem(sweep.RUNS, "short", sweep.SweepRun(sweep.set_training(steps=5), change=sweep.without_residuals))
+    yield trained_run(trial, "short")
     patch.undo()
 
 
-def test_a_finished_run_is_read_not_trained_again(trial, short, monkeypatch):
-    monkeypatch.setattr("vitreous.lab.trained.train", lambda *_: pytest.fail("it was there already"))
-    again = trained(trial, "short")
+def test_a_finished_run_is_not_trained_again(trial, short, monkeypatch):
+    monkeypatch.setattr("vitreous.lab.trained.train_and_save", lambda *_: pytest.fail("trained again"))
+    again = trained_run(trial, "short")
     assert (again.accuracy, again.losses) == (short.accuracy, short.losses)
     assert len(again.losses) == 5
     assert not again.diverged
 
 
-def test_a_run_with_other_settings_is_trained_anew(trial, short, monkeypatch):
-    monkeypatch.setitem(sweep.RUNS, "short", sweep.Run(sweep.training(steps=3), change=sweep.without_residuals))
-    assert len(trained(trial, "short").losses) == 3
+def test_a_run_with_other_settings_is_trained_again(trial, short, monkeypatch):
+    monkeypatch.setitem(
+        sweep.RUNS, "short", sweep.SweepRun(sweep.set_training(steps=3), change=sweep.without_residuals)
+    )
+    assert len(trained_run(trial, "short").losses) == 3
 
 
-def test_what_was_killed_halfway_counts_for_nothing(trial, short):
+def test_a_killed_run_is_trained_again(trial, short):
     path = short.weights.with_suffix(".json")
     path.write_text(path.read_text()[:20])
-    assert len(trained(trial, "short").losses) == 5
+    assert len(trained_run(trial, "short").losses) == 5
     assert json.loads(path.read_text())["key"]
 
 
-def test_the_kept_model_answers_as_it_was_measured(short):
-    images, targets = short.valid.pixels(np.arange(500)), class_rows(short.valid, np.arange(500))
+def test_the_saved_model_has_the_recorded_accuracy(short):
+    images, targets = short.valid.pixels(np.arange(500)), class_vectors(short.valid, np.arange(500))
     with torch.no_grad():
-        answers = short.model(evaluation_pixels(torch.from_numpy(images), short.model.spec.preprocess)).argmax(1)
-    assert (answers.numpy() == targets.argmax(1)).mean() == pytest.approx(short.accuracy, abs=0.005)
+        predictions = short.model(evaluation_pixels(torch.from_numpy(images), short.model.spec.preprocess)).argmax(1)
+    assert (predictions.numpy() == targets.argmax(1)).mean() == pytest.approx(short.accuracy, abs=0.005)
 
 
-def test_training_leaves_chance_as_it_was(trial, monkeypatch):
-    monkeypatch.setitem(sweep.RUNS, "tiny", sweep.Run(sweep.training(steps=1)))
+def test_training_preserves_the_rng_state(trial, monkeypatch):
+    monkeypatch.setitem(sweep.RUNS, "tiny", sweep.SweepRun(sweep.set_training(steps=1)))
     before = torch.get_rng_state()
-    assert trained(trial, "tiny").model
+    assert trained_run(trial, "tiny").model
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -70,16 +72,16 @@ def test_the_sweep_has_at_most_sixty_runs():
     assert NUMBER <= 60
 
 
-def test_a_run_that_diverges_keeps_what_it_had_learned(trial, monkeypatch):
-    wild = sweep.training(steps=20, optimizer=SGD(lr=1e12), clip=0.0)
-    monkeypatch.setitem(sweep.RUNS, "wild", sweep.Run(wild))
-    run = trained(trial, "wild")
+def test_a_diverged_run_keeps_its_record(trial, monkeypatch):
+    wild = sweep.set_training(steps=20, optimizer=SGD(lr=1e12), clip=0.0)
+    monkeypatch.setitem(sweep.RUNS, "wild", sweep.SweepRun(wild))
+    run = trained_run(trial, "wild")
     assert run.diverged
     assert 0 < len(run.losses) < 20
     assert np.isfinite(run.accuracy)
 
 
-def test_intervals_pool_the_spread_of_all_groups():
+def test_intervals_pool_the_variance_of_all_groups():
     one, other = [0.50, 0.52], [0.40, 0.42]
     found = difference(one, other, among=[one, other], images=10**9)
     assert found.value == pytest.approx(0.10)
@@ -87,12 +89,12 @@ def test_intervals_pool_the_spread_of_all_groups():
     assert contrast({1: [one], -1: [other]}, among=[one, other], images=100).low < found.low
 
 
-def test_one_seed_alone_has_no_spread():
+def test_single_seeds_have_no_variance():
     with pytest.raises(ValueError, match="two runs"):
         difference([0.5], [0.4], among=[[0.5], [0.4]], images=100)
 
 
-def test_laws_are_found_again_in_numbers_made_with_them():
+def test_fits_recover_known_laws():
     size = np.geomspace(1e3, 1e6, 8)
     made = 0.8 - 0.5 * (size / 1e3) ** -0.4
     assert best_exponent(size, made) == pytest.approx(0.4, rel=0.02)

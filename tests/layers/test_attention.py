@@ -1,4 +1,4 @@
-"""Attention equals the explicit softmax, torch's and timm's; it has the properties that theory gives it."""
+"""Attention equals an explicit softmax, PyTorch and timm, and has the expected limits and symmetries."""
 
 import math
 
@@ -109,7 +109,7 @@ def test_without_positions_attention_is_equivariant():
     assert error(attention(x[:, order], None), attention(x, None)[:, order]) < 1e-5
 
 
-def test_dropout_of_weights_only_in_training():
+def test_attention_dropout_only_in_training():
     attention = fill(SelfAttention(MixerContext(dim=32, num_heads=4, grid=(2, 5), attention_drop_rate=0.5)))
     x = torch.randn(2, 10, 32)
     assert torch.equal(attention(x, None), attention(x, None))

@@ -1,4 +1,4 @@
-"""Standardized filters and TensorFlow's padding against slow loops."""
+"""Weight standardization and TensorFlow's padding against loops."""
 
 import math
 
@@ -12,13 +12,13 @@ GRIDS = [(1, 1), (3, 5), (8, 6), (7, 10)]
 
 
 def padding_before(side, kernel, stride):
-    """SAME: ⌈side / stride⌉ windows, all that stick out shared between both ends, the end having the odd one."""
+    """Padding before the first cell: ⌈side / stride⌉ windows, odd padding at the end."""
     cells = math.ceil(side / stride)
     return cells, max(0, (cells - 1) * stride + kernel - side) // 2
 
 
 def windows(x, kernel, stride):
-    """(row, column, {(dy, dx): the values there}) of every window, with only what lies inside the map."""
+    """Yield (row, column, {(dy, dx): values}) of every window, inside the map only."""
     rows, top = padding_before(x.shape[2], kernel, stride)
     columns, left = padding_before(x.shape[3], kernel, stride)
     for row in range(rows):

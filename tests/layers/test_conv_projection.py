@@ -19,7 +19,7 @@ def make(dim=8, num_heads=2, **options):
 
 
 def naive_projection(projection, prefix, cells, stride):
-    """Cell by cell: what lies under the kernel, weighted channel by channel; normalized; then the matrix."""
+    """Cell by cell: depthwise convolution, normalization, linear projection."""
     rows, columns, half = len(cells), len(cells[0]), projection.conv.weight.shape[-1] // 2
     norm, linear, tokens = projection.norm, projection.linear, list(prefix)
     for y in range(0, rows, stride):
@@ -68,7 +68,7 @@ def test_other_kernels_and_strides_equal_the_loop(options):
 
 @torch.no_grad()
 def test_every_part_matters():
-    """The proof of sight: any weight or statistic that changes moves the output, but for the keys' useless bias."""
+    """Sensitivity check: changing any parameter or statistic changes the output, except the bias of keys."""
     mixer, x = make(), torch.randn(1, 1 + 4 * 6, 8).double()
     before = mixer(x, (4, 6), 1)
     for name, tensor in mixer.state_dict().items():
@@ -89,7 +89,7 @@ def test_one_image_does_not_depend_on_its_batch():
     assert error(mixer(x, (57, 78), 1)[:1], together[:1]) < 1e-10
 
 
-def test_recorded_keys_stand_on_a_coarser_grid():
+def test_recorded_keys_are_on_a_coarser_grid():
     model = vt.create_model("vit_tiny_16", mixer="conv_projection", depth=2, image_size=(80, 112)).eval()
     with vt.record(model) as trace, torch.no_grad():
         model(torch.randn(1, 3, 80, 112))
@@ -98,7 +98,7 @@ def test_recorded_keys_stand_on_a_coarser_grid():
     assert attention.weights.shape == (1, 3, 1 + 5 * 7, 1 + 3 * 4)
 
 
-def test_serves_in_a_vit():
+def test_in_a_vit():
     model = vt.create_model("vit_tiny_16", mixer=ConvProjection(kv_stride=1), depth=2, image_size=64)
     model(torch.randn(2, 3, 64, 64)).square().sum().backward()
     assert model.blocks[1].mixer.k.conv.weight.grad.abs().max() > 0
@@ -108,17 +108,20 @@ def test_serves_in_a_vit():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ConvProjection(kernel=4), "kernel must be odd, to have a middle; got 4, choose 5"),
+        (lambda: ConvProjection(kernel=4), "kernel must be odd, to be centered on a cell; got 4, choose 5"),
         (lambda: ConvProjection(kv_stride=0), "kv_stride must be at least 1, got 0"),
         (
             lambda: vt.create_model("vit_tiny_16", mixer="conv_projection", position="rope"),
-            "cannot serve with position",
+            "does not support position",
         ),
-        (lambda: vt.create_model("vit_tiny_16", mixer="conv_projection", token_drop_rate=0.5), "with token_drop_rate"),
+        (
+            lambda: vt.create_model("vit_tiny_16", mixer="conv_projection", token_drop_rate=0.5),
+            "does not support token_drop_rate",
+        ),
         (lambda: ConvProjection().build(MixerContext(dim=8, num_heads=3, grid=(4, 4))), "multiple of num_heads"),
         (lambda: make()(torch.zeros(1, 4, 8).double(), None), "need the whole grid"),
     ],
 )
-def test_what_cannot_serve_says_so(call, message):
+def test_unsupported_contexts_raise(call, message):
     with pytest.raises(ValueError, match=message):
         call()

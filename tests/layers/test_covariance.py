@@ -1,4 +1,4 @@
-"""Cross-covariance attention equals a loop over channels, knows no order of tokens, and costs what it says."""
+"""Cross-covariance attention equals a loop over channels, is permutation-equivariant, and is linear in cost."""
 
 import math
 
@@ -15,7 +15,7 @@ GRIDS = [(1, 1), (3, 5), (4, 8), (7, 10)]
 
 
 def made(dim=12, num_heads=3, **options):
-    """Filled, and with temperatures at which the weights differ: lengths are 1, so logits are small without them."""
+    """Random weights, with temperatures large enough for the attention weights to differ."""
     mixer = fill(CrossCovariance(MixerContext(dim=dim, num_heads=num_heads, grid=(3, 5), **options)))
     with torch.no_grad():
         mixer.temperature.copy_(torch.linspace(3, 12, num_heads)[:, None, None])
@@ -27,7 +27,7 @@ def length(channel):
 
 
 def naive_head(q, k, v, temperature):
-    """One channel looks at one channel at a time; all are (tokens, channels of the head)."""
+    """One query channel and one key channel at a time; all are (tokens, channels of the head)."""
     out = torch.zeros_like(v)
     for i in range(q.shape[1]):
         shares = []
@@ -110,7 +110,7 @@ def made_vit(**options):
     return fill(vt.create_model("vit_tiny_16", mixer=Covariance(), depth=2, image_size=64, num_classes=7, **options))
 
 
-def test_holes_in_the_grid():
+def test_dropped_tokens():
     model = made_vit(token_drop_rate=0.5).train()
     assert model(torch.randn(2, 3, 64, 64)).isfinite().all()
 
@@ -125,12 +125,12 @@ def test_dropout_in_training_only():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"position": "relative"}, "mixer 'covariance' cannot serve with position='relative'"),
-        ({"position": "rope"}, r"position='rope' \(it does not turn queries and keys\); choose 'learned'"),
+        ({"position": "relative"}, "mixer 'covariance' does not support position='relative'"),
+        ({"position": "rope"}, r"position='rope' \(it does not rotate queries and keys\); choose 'learned'"),
         ({"num_heads": 5}, "dim must be a multiple of num_heads, got dim=12, num_heads=5"),
     ],
 )
-def test_where_it_cannot_serve(options, message):
+def test_unsupported_contexts_raise(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         Covariance().build(MixerContext(**({"dim": 12, "num_heads": 3, "grid": (3, 5)} | options)))
     assert "\n" not in str(caught.value)

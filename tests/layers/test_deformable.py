@@ -1,4 +1,4 @@
-"""Both kinds of deformable attention equal loops that read point after point, and the second equals transformers."""
+"""Both kinds of deformable attention equal loops over points, and Deformable DETR's equals transformers."""
 
 import math
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ WITHOUT_PREFIX = {"class_token": False, "pool": "mean"}
 
 
 def at(values, y, x):
-    """Bilinear interpolation by hand: ``values`` (c, y, x) at a place counted in cells from the center of the first."""
+    """Bilinear interpolation of ``values`` (c, y, x) at a position in cells from the center of the first."""
     total = torch.zeros(values.shape[0], dtype=values.dtype)
     top, left = math.floor(y), math.floor(x)
     for row in (top, top + 1):
@@ -81,7 +81,7 @@ def deformable(dim=24, num_heads=6, grid=(4, 4), stage=0, **options):
 
 
 def by_hand(mixer, x, grid, stride, reach):
-    """One image's tokens through the loop."""
+    """Apply the loop to the tokens of one image."""
     dim, points = x.shape[1], mixer.points
     q = mixer.q(x).T.unflatten(1, grid)
     local = F.conv2d(
@@ -112,7 +112,7 @@ def by_hand(mixer, x, grid, stride, reach):
 @pytest.mark.parametrize(("stride", "kernel", "reach"), [(1, 3, 1.0), (2, 5, 1.5)])
 @torch.no_grad()
 def test_equals_the_loop(grid, stride, kernel, reach):
-    """On the grid that the table of biases was made for, and on others, over which it is stretched."""
+    """On the grid of the bias table, and on other grids, to which it is interpolated."""
     mixer = deformable(strides=(stride,), kernels=(kernel,), reach=reach)
     x = torch.randn(2, grid[0] * grid[1], 24)
     expected = torch.stack([by_hand(mixer, image, grid, stride, reach) for image in x])
@@ -122,7 +122,7 @@ def test_equals_the_loop(grid, stride, kernel, reach):
 @pytest.mark.parametrize(
     ("num_heads", "num_groups"), [(12, 3), (24, 6), (16, 4), (32, 8), (6, 2), (3, 1), (5, 5), (1, 1)]
 )
-def test_groups_are_those_of_the_paper_and_fit_any_number_of_heads(num_heads, num_groups):
+def test_groups_equal_the_paper_and_fit_any_number_of_heads(num_heads, num_groups):
     assert deformable(dim=4 * num_heads, num_heads=num_heads).num_groups == num_groups
 
 
@@ -222,7 +222,7 @@ def test_points_around_every_cell_equal_the_loop(grid):
 
 
 @pytest.mark.parametrize("init", ["vit", "deit"])
-def test_points_start_as_a_star_whatever_the_model_around_them(init):
+def test_points_are_initialized_as_rays_in_any_model(init):
     mixer = DeformablePoints(num_points=2)
     model = vt.create_model("vit_tiny_16", depth=1, num_heads=4, mixer=mixer, init=init, **WITHOUT_PREFIX)
     points = model.blocks[0].mixer.points
@@ -242,18 +242,18 @@ class TestBoth:
         model(torch.randn(2, 3, 64, 80)).square().sum().backward()
         assert all(p.grad.isfinite().all() for p in model.parameters())
 
-    def test_a_image_does_not_depend_on_its_batch(self, mixer):
+    def test_one_image_does_not_depend_on_its_batch(self, mixer):
         layer = fill(mixer.build(MixerContext(dim=24, num_heads=3, grid=(4, 4))))
         x = torch.randn(3, 15, 24)
         together = layer(x, (3, 5))
         assert error(torch.cat([layer(image[None], (3, 5)) for image in x]), together) < TOLERANCE
 
     def test_prefix_tokens_are_refused(self, mixer):
-        with pytest.raises(ValueError, match=r"cannot serve with prefix tokens \(.* no place\)"):
+        with pytest.raises(ValueError, match=r"does not support prefix tokens \(.* no place\)"):
             vt.create_model("vit_tiny_16", mixer=mixer)
         layer = mixer.build(MixerContext(dim=24, num_heads=3, grid=(4, 4)))
         for grid, num_prefix in (((3, 5), 1), (None, 0)):
-            with pytest.raises(ValueError, match="reads a whole map and nothing else"):
+            with pytest.raises(ValueError, match="needs a grid and no prefix tokens, got grid="):
                 layer(torch.randn(1, 16, 24), grid, num_prefix)
 
 
@@ -267,7 +267,10 @@ BAD = [
         lambda: vt.create_model("vit_tiny_16", mixer="deformable", position="rope", **WITHOUT_PREFIX),
         "between the cells",
     ),
-    (lambda: vt.create_model("vit_tiny_16", mixer="deformable", position="relative", **WITHOUT_PREFIX), "of its own"),
+    (
+        lambda: vt.create_model("vit_tiny_16", mixer="deformable", position="relative", **WITHOUT_PREFIX),
+        "it has its own relative bias",
+    ),
     (lambda: PointAttention(10, 3), "multiple of num_heads"),
 ]
 

@@ -19,7 +19,7 @@ def build(**options):
 
 
 def naive(mixer, tokens, grid):
-    """One image (n, d), cell by cell: what lies under the kernel, each channel with weights of its own."""
+    """One image (n, d), cell by cell: depthwise convolution as a loop."""
     weight, half = mixer.conv.weight[:, 0], mixer.conv.weight.shape[-1] // 2
     rows = []
     for y, x in product(range(grid[0]), range(grid[1])):
@@ -48,7 +48,7 @@ def test_one_image_does_not_depend_on_its_batch():
     assert error(mixer(tokens, (57, 78))[:1], together[:1]) < 1e-10
 
 
-def test_serves_in_a_vit():
+def test_in_a_vit():
     model = vt.create_model("vit_tiny_16", mixer=Depthwise(kernel=3), depth=2, image_size=64, **WITHOUT_PREFIX)
     model(torch.randn(2, 3, 64, 64)).square().sum().backward()
     assert all(p.grad.abs().max() > 0 for p in model.blocks[1].mixer.parameters())
@@ -59,21 +59,21 @@ def test_serves_in_a_vit():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Depthwise(kernel=4), "kernel must be odd, to have a middle; got 4, choose 5"),
+        (lambda: Depthwise(kernel=4), "kernel must be odd, to be centered on a cell; got 4, choose 5"),
         (lambda: Depthwise(kernel=0), "kernel must be at least 1, got 0"),
-        (lambda: vt.create_model("vit_tiny_16", mixer="depthwise"), "cannot serve with prefix tokens .they have no"),
+        (lambda: vt.create_model("vit_tiny_16", mixer="depthwise"), "does not support prefix tokens .they have no"),
         (
             lambda: vt.create_model("vit_tiny_16", mixer="depthwise", token_drop_rate=0.5, **WITHOUT_PREFIX),
-            "cannot serve with token_drop_rate",
+            "does not support token_drop_rate",
         ),
         (
             lambda: vt.create_model("vit_tiny_16", mixer="depthwise", position="rope", **WITHOUT_PREFIX),
-            "cannot serve with position='rope'",
+            "does not support position='rope'",
         ),
         (lambda: build()(torch.zeros(1, 4, DIM).double(), None), "need the whole grid"),
     ],
 )
-def test_what_cannot_serve_says_so(call, message):
+def test_unsupported_contexts_raise(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

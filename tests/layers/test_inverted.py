@@ -1,4 +1,4 @@
-"""The inverted residual against a loop over cells, and where its shortcut is."""
+"""The inverted residual equals a loop over cells, and has a shortcut only where shapes match."""
 
 import itertools
 
@@ -12,7 +12,7 @@ GRIDS = [(1, 1), (3, 5), (8, 6), (7, 10)]
 
 
 def normalized(x, norm):
-    """One cell's channels by the running statistics."""
+    """Normalize one cell's channels by the running statistics."""
     return (x - norm.running_mean) / (norm.running_var + norm.eps).sqrt() * norm.weight + norm.bias
 
 
@@ -21,7 +21,7 @@ def silu(x):
 
 
 def naive(block, image, stride):
-    """Cell by cell: widen all, gather 3×3 with nothing beyond the border, narrow."""
+    """Cell by cell: expand, 3×3 depthwise convolution with zero padding, project."""
     height, width = image.shape[1:]
     cells = list(itertools.product(range(height), range(width)))
     expand, depthwise, project = (part.conv.weight for part in (block.expand, block.depthwise, block.project))

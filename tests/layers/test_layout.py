@@ -1,4 +1,4 @@
-"""Weights laid back onto the image: the whole matrix times the values of all tokens is what the mixer computed."""
+"""Layouts: the token matrix times the values of all tokens equals the output of the mixer."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import vitreous as vt
 from tests.parity import error, fill
-from vitreous.layers.layout import Channels, Layout, Points, between, regions
+from vitreous.layers.layout import Channels, Layout, Points, interpolation_weights, region_shares
 from vitreous.layers.tokens import Tokens
 
 OPTIONS = {
@@ -32,7 +32,7 @@ def model(name, num_prefix):
 
 
 def values(mixer, x):
-    """(b, h, n, k): what every token of the image has to say, whatever part of it the mixer asks."""
+    """Values of all tokens of the image, (b, h, n, k)."""
     if hasattr(mixer, "points") and hasattr(mixer.points, "value"):
         out, heads = mixer.points.value(x), mixer.points.num_heads
     elif hasattr(mixer, "kv"):
@@ -43,9 +43,9 @@ def values(mixer, x):
 
 
 @pytest.mark.parametrize(("name", "num_prefix"), CASES)
-def test_the_whole_matrix_times_all_values_is_what_was_computed(name, num_prefix):
+def test_token_matrix_times_values_is_the_output(name, num_prefix):
     made, images = model(name, num_prefix), torch.randn(2, 3, 19, 27).double()
-    if name == "deformable":  # bias is said at points outside of the map as well, where there is no cell to say it
+    if name == "deformable":  # values have a bias at points outside of the map as well
         for block in made.blocks:
             torch.nn.init.zeros_(block.mixer.kv.bias)
     seen = {}
@@ -57,7 +57,7 @@ def test_the_whole_matrix_times_all_values_is_what_was_computed(name, num_prefix
     with vt.record(made) as trace:
         recorded = made(images)
     assert error(recorded, made(images)) < 1e-5
-    for index, whole in enumerate(trace.whole().values()):
+    for index, whole in enumerate(trace.token_matrices().values()):
         x, out = seen[index]["x"], seen[index]["out"]
         assert whole.shape == (2, 3, num_prefix + 35, num_prefix + 35)
         sums = whole.sum(-1)
@@ -67,45 +67,47 @@ def test_the_whole_matrix_times_all_values_is_what_was_computed(name, num_prefix
         assert error(expected, out) < 1e-5
 
 
-def test_regions_are_those_of_pooling():
+def test_region_shares_equal_pooling():
     cells = torch.randn(1, 1, 7, 10, dtype=torch.float64)
     for count in ((3, 4), (7, 10), (9, 2)):
-        rows, columns = regions((7, 10), count, None, like=cells)
+        rows, columns = region_shares((7, 10), count, None, like=cells)
         pooled = torch.einsum("vy,wx,bcyx->bcvw", rows, columns, cells)
         assert torch.allclose(pooled, F.adaptive_avg_pool2d(cells, count))
-    rows, columns = regions((7, 10), (2, 3), (4, 4), like=cells)
+    rows, columns = region_shares((7, 10), (2, 3), (4, 4), like=cells)
     pooled = torch.einsum("vy,wx,bcyx->bcvw", rows, columns, cells)
     assert torch.allclose(pooled, F.avg_pool2d(cells, 4, ceil_mode=True, count_include_pad=False))
 
 
-def test_a_reduced_key_is_shared_by_its_region():
+def test_a_reduced_key_is_divided_among_its_region():
     layout = Layout(Tokens((2, 3), 1), Tokens((1, 2), 1), (2, 2))
     weights = torch.zeros(1, 1, 7, 3)
     weights[..., 4, :] = torch.tensor([0.2, 0.4, 0.4])  # the prefix token, four cells, two cells
     expected = torch.tensor([0.2, 0.1, 0.1, 0.2, 0.1, 0.1, 0.2])
-    assert torch.allclose(layout.whole(weights)[0, 0, 4], expected)
+    assert torch.allclose(layout.to_token_matrix(weights)[0, 0, 4], expected)
 
 
-def test_only_prefix_tokens_ask():
-    whole = Layout(Tokens(None, 1), Tokens((1, 2), 1)).whole(torch.tensor([[[[0.5, 0.25, 0.25]]]]))
+def test_prefix_queries():
+    whole = Layout(Tokens(None, 1), Tokens((1, 2), 1)).to_token_matrix(torch.tensor([[[[0.5, 0.25, 0.25]]]]))
     assert torch.equal(whole[0, 0], torch.tensor([[0.5, 0.25, 0.25], [0, 0, 0], [0, 0, 0]]))
 
 
-def test_a_point_is_shared_by_the_four_cells_around_it():
-    """Between the first and second column, three quarters down from the first row to the second."""
+def test_a_point_is_interpolated_between_four_cells():
+    """Halfway between the first two columns, three quarters from the first row to the second."""
     points = torch.tensor([(1.0 / 3, 1.25 / 2)]).reshape(1, 1, 1, 1, 2)
-    whole = Points((2, 3), points).whole(torch.ones(1, 2, 6, 1))
+    whole = Points((2, 3), points).to_token_matrix(torch.ones(1, 2, 6, 1))
     assert torch.allclose(whole[0, 1, 3], torch.tensor([0.125, 0.125, 0, 0.375, 0.375, 0]))
 
 
-def test_what_lies_outside_is_nothing():
-    assert torch.allclose(between(torch.tensor([-0.25, -1.0, 1.5]), 2), torch.tensor([[0.75, 0], [0, 0], [0, 0.5]]))
+def test_points_outside_have_no_weight():
+    assert torch.allclose(
+        interpolation_weights(torch.tensor([-0.25, -1.0, 1.5]), 2), torch.tensor([[0.75, 0], [0, 0], [0, 0.5]])
+    )
 
 
-def test_what_cannot_be_laid_out_says_why():
-    with pytest.raises(ValueError, match="channels look at channels"):
-        Channels((2, 2)).whole(torch.zeros(1, 1, 4, 4))
+def test_layouts_without_a_token_matrix_raise():
+    with pytest.raises(ValueError, match="channels attend to channels"):
+        Channels((2, 2)).to_token_matrix(torch.zeros(1, 1, 4, 4))
     with pytest.raises(ValueError, match="tokens were dropped"):
-        Layout(Tokens(), Tokens()).whole(torch.zeros(1, 1, 4, 4))
+        Layout(Tokens(), Tokens()).to_token_matrix(torch.zeros(1, 1, 4, 4))
     with pytest.raises(ValueError, match="record without reduce"):
-        Points((2, 2), torch.zeros(1, 2, 1, 3, 2)).whole(torch.zeros(1, 1, 4, 3))
+        Points((2, 2), torch.zeros(1, 2, 1, 3, 2)).to_token_matrix(torch.zeros(1, 1, 4, 3))

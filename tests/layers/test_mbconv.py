@@ -1,4 +1,4 @@
-"""The inverted residual and its parts against what their formulas say."""
+"""MBConv and its parts against their formulas."""
 
 import itertools
 
@@ -7,15 +7,15 @@ import torch
 
 from tests.parity import error, fill
 from vitreous.layers.init import init_efficient
-from vitreous.layers.mbconv import MBConv, MBConvOptions, SqueezeExcite, halving_mean
+from vitreous.layers.mbconv import MBConv, MBConvOptions, SqueezeExcite, mean_pool_2x2
 
 GRIDS = [(1, 1), (3, 5), (8, 6), (7, 10)]
 
 
 @pytest.mark.parametrize("grid", GRIDS)
-def test_means_are_over_the_cells_that_there_are(grid):
+def test_average_pooling_excludes_padding(grid):
     x = torch.randn(2, 3, *grid)
-    means = halving_mean()(x)
+    means = mean_pool_2x2()(x)
     assert means.shape[2:] == (-(-grid[0] // 2), -(-grid[1] // 2))
     for row, column in itertools.product(range(means.shape[2]), range(means.shape[3])):
         cells = x[:, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
@@ -23,7 +23,7 @@ def test_means_are_over_the_cells_that_there_are(grid):
 
 
 @torch.no_grad()
-def test_channels_are_weighed_by_their_means():
+def test_squeeze_excite_gates_channels_by_their_means():
     module, x = fill(SqueezeExcite(4, 2, act="relu")), torch.randn(2, 4, 3, 5)
     weighed = module(x)
     for image, out in zip(x, weighed, strict=True):
@@ -39,7 +39,7 @@ def test_channels_are_weighed_by_their_means():
 
 @torch.no_grad()
 def test_the_depthwise_convolution_sees_one_channel_and_its_neighbors():
-    """Without the weighing, which looks everywhere, a pixel reaches no further than 3×3."""
+    """Without squeeze-and-excitation, which is global, the receptive field is 3×3."""
     block = fill(MBConv(4, 4, options=MBConvOptions()))
     block.branch.squeeze = torch.nn.Identity()
     x = torch.randn(1, 4, 7, 10)
@@ -90,6 +90,6 @@ def test_start():
 
 
 def test_a_block_that_keeps_the_map_keeps_its_width():
-    with pytest.raises(ValueError, match="only a block with stride 2 changes its width, got 8 → 16"):
+    with pytest.raises(ValueError, match="a block with stride 1 must keep its width, got 8 → 16"):
         MBConv(8, 16, options=MBConvOptions())
     assert not list(MBConv(8, 8, options=MBConvOptions(), stride=2).shortcut.parameters())

@@ -1,4 +1,4 @@
-"""Mixers are chosen by name, by options or by JSON, and say where they cannot serve."""
+"""Mixers are chosen by name, options or JSON, and raise in contexts that they do not support."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import vitreous as vt
-from vitreous.layers.attention import Full
+from vitreous.layers.attention import FullAttention
 from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.mixers import MIXERS
 
@@ -40,13 +40,13 @@ def tiny(**options):
 
 
 @pytest.mark.parametrize(
-    "given", ["attention", Full(), {"mixer": "attention"}, {"mixer": "attention", "temperature": 1}]
+    "given", ["attention", FullAttention(), {"mixer": "attention"}, {"mixer": "attention", "temperature": 1}]
 )
 def test_by_name_options_or_json(given):
     assert tiny(mixer=given).config == tiny().config
 
 
-def test_a_mixer_of_ones_own(tmp_path):
+def test_custom_mixer(tmp_path):
     model = tiny(mixer=OwnMixer(share=0.25), **WITHOUT_PREFIX).eval()
     images = torch.randn(2, 3, 48, 80)
     model(images).sum().backward()
@@ -59,24 +59,24 @@ def test_a_mixer_of_ones_own(tmp_path):
 
 
 def test_options_travel_with_the_file(tmp_path):
-    model = tiny(mixer=Full(temperature=2.0)).eval()
+    model = tiny(mixer=FullAttention(temperature=2.0)).eval()
     vt.save(model, tmp_path / "warm.safetensors")
-    assert vt.load(tmp_path / "warm.safetensors").config.mixer == Full(temperature=2.0)
+    assert vt.load(tmp_path / "warm.safetensors").config.mixer == FullAttention(temperature=2.0)
 
 
 BAD = [
     ({"mixer": "atention"}, "must be a mixer's name or options, got 'atention'; did you mean 'attention'?"),
     ({"mixer": 3}, "must be a mixer's name or options, got 3"),
-    ({"mixer": {"mixer": "attention", "temprature": 2}}, "Full has no option 'temprature'; did you mean"),
-    ({"mixer": OwnMixer()}, "'own' cannot serve with prefix tokens .it would blend them in.; choose a model without"),
-    ({"mixer": OwnMixer(), "token_drop_rate": 0.5, **WITHOUT_PREFIX}, "cannot serve with token_drop_rate"),
-    ({"mixer": OwnMixer(), "position": "rope", **WITHOUT_PREFIX}, "cannot serve with position='rope'"),
+    ({"mixer": {"mixer": "attention", "temprature": 2}}, "FullAttention has no option 'temprature'; did you mean"),
+    ({"mixer": OwnMixer()}, "'own' does not support prefix tokens .it would blend them in.; use a model without"),
+    ({"mixer": OwnMixer(), "token_drop_rate": 0.5, **WITHOUT_PREFIX}, "does not support token_drop_rate"),
+    ({"mixer": OwnMixer(), "position": "rope", **WITHOUT_PREFIX}, "does not support position='rope'"),
     ({"mixer": OwnMixer(), "position": "relative", **WITHOUT_PREFIX}, "never forms the logits"),
 ]
 
 
 @pytest.mark.parametrize(("options", "message"), BAD, ids=[message for _, message in BAD])
-def test_what_cannot_serve_says_why(options, message):
+def test_unsupported_contexts_raise(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         tiny(**options)
     assert "\n" not in str(caught.value)

@@ -91,7 +91,7 @@ def test_whitening_takes_any_channels_and_images_of_one_pixel(num_channels):
 
 
 def test_a_convolutional_stem_cannot_halve_every_patch():
-    with pytest.raises(ValueError, match=r"square patch of 2, 4, 8 … pixels, got \(14, 14\)"):
+    with pytest.raises(ValueError, match=r"square patches with a side of 2, 4, 8 … pixels, got \(14, 14\)"):
         ConvStem((14, 14), 3, 32)
 
 
@@ -130,7 +130,7 @@ def test_drop_path_keeps_the_expectation_and_drops_per_sample():
     out = drop(torch.ones(20_000, 2, 3))
     assert out.mean().item() == pytest.approx(1, abs=0.02)
     assert out.unique().tolist() == pytest.approx([0, 1 / 0.7])
-    assert torch.equal(out.amin((1, 2)), out.amax((1, 2)))  # a sample is dropped whole
+    assert torch.equal(out.amin((1, 2)), out.amax((1, 2)))  # per sample
     x = torch.randn(4, 2)
     assert torch.equal(drop.eval()(x), x)
 
@@ -142,7 +142,7 @@ def test_token_drop_keeps_prefix_and_order(n, num_prefix, rate):
     out = TokenDrop(rate).train()(x, num_prefix)
     assert out.shape[1] == (num_prefix + max(1, round(n * (1 - rate))) if rate else num_prefix + n)
     assert torch.equal(out[:, :num_prefix], x[:, :num_prefix])
-    assert (out[:, 1:, 0] > out[:, :-1, 0]).all()  # still in raster order, none twice
+    assert (out[:, 1:, 0] > out[:, :-1, 0]).all()  # still in raster order, without repetition
 
 
 def test_token_drop_chooses_for_every_sample_anew():
@@ -175,7 +175,7 @@ def test_blocks_equal_torch(kind, norm_first):
         part, kind_of = name.rsplit(".", 1)
         state[f"{names[part]}_{kind_of}" if "in_proj" in names[part] else f"{names[part]}.{kind_of}"] = tensor
     theirs.load_state_dict(state)
-    x = torch.randn(2, 7, 32, requires_grad=True)  # gradients keep torch off its fused path
+    x = torch.randn(2, 7, 32, requires_grad=True)  # gradients disable PyTorch's fused path
     assert error(ours(x, None), theirs(x)) < 1e-5
 
 

@@ -34,7 +34,7 @@ def phi(x, directions):
 
 
 def naive_head(q, k, v, directions):
-    """One token looks at one token at a time."""
+    """One query and one key at a time."""
     queries, keys = ([phi(x, directions) for x in part] for part in (q, k))
     out = torch.zeros_like(v)
     for i, query in enumerate(queries):
@@ -82,8 +82,8 @@ def test_the_error_falls_with_the_root_of_the_number_of_features():
         assert fewer / more == pytest.approx(2, rel=0.15)
 
 
-def test_long_queries_and_keys_are_beyond_it():
-    """The variance of φ(q)·φ(k) grows exponentially with their lengths: here more features hardly help."""
+def test_variance_grows_with_the_norms():
+    """The variance of φ(q)·φ(k) grows exponentially with the norms: more features hardly help."""
     errors = [mean_error(r, scale=3.0, trials=10) for r in (16, 256)]
     assert errors[0] / errors[1] < 1.2
     assert errors[1] > 0.5
@@ -110,7 +110,7 @@ def test_directions_are_orthogonal_in_blocks_and_as_long_as_normal_vectors():
     many = orthogonal_normal(16 * 500, 16, seeded(0))
     assert many.square().sum(1).mean().item() == pytest.approx(16, rel=0.02)
     assert many.square().sum(1).std().item() == pytest.approx(math.sqrt(32), rel=0.05)
-    assert many.mean(0).abs().max() < 0.05  # a plain QR would give all rows of a block one sign somewhere
+    assert many.mean(0).abs().max() < 0.05  # a plain QR would fix the sign of some coordinate within a block
 
 
 def test_redraw_follows_the_generator():
@@ -131,7 +131,7 @@ def test_half_precision_is_safe_with_large_inputs(scale):
     out = attention(q, k, v, PositiveFeatures(16, 32).half())
     assert out.dtype == torch.float16
     assert out.isfinite().all()
-    assert out.abs().max() <= v.abs().max() * 1.01  # averages of the values
+    assert out.abs().max() <= v.abs().max() * 1.01  # weighted means of the values
 
 
 def test_gradients_are_finite_with_large_inputs():
@@ -167,7 +167,7 @@ def test_a_file_keeps_the_features(tmp_path):
     assert torch.equal(again(images), model(images))
 
 
-def test_layers_draw_apart_and_a_seed_repeats_them():
+def test_layers_draw_different_features_reproducibly():
     directions = [layer.mixer.features.directions for _ in range(2) for layer in drawn().blocks]
     assert not torch.equal(directions[0], directions[1])
     assert torch.equal(directions[0], directions[2])
@@ -178,11 +178,11 @@ def drawn():
     return vit()
 
 
-def test_holes_in_the_grid():
+def test_dropped_tokens():
     assert vit(token_drop_rate=0.5).train()(torch.randn(2, 3, 64, 64)).isfinite().all()
 
 
-def test_fewer_products_only_with_more_than_twice_as_many_tokens_as_features():
+def test_fewer_macs_only_with_more_than_twice_as_many_tokens_as_features():
     def macs(grid, mixer):
         size = (16 * grid[0], 16 * grid[1])
         options = {"mixer": mixer, "class_token": False, "pool": "mean", "depth": 1}
@@ -197,13 +197,13 @@ def test_fewer_products_only_with_more_than_twice_as_many_tokens_as_features():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"position": "relative"}, "'performer' cannot serve with position='relative'"),
-        ({"position": "rope"}, "'performer' cannot serve with position='rope'"),
-        ({"attention_drop_rate": 0.1}, "'performer' cannot serve with attention_drop_rate"),
+        ({"position": "relative"}, "'performer' does not support position='relative'"),
+        ({"position": "rope"}, "'performer' does not support position='rope'"),
+        ({"attention_drop_rate": 0.1}, "'performer' does not support attention_drop_rate"),
         ({"num_heads": 5}, "dim must be a multiple of num_heads"),
     ],
 )
-def test_where_it_cannot_serve(options, message):
+def test_unsupported_contexts_raise(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         Performer().build(MixerContext(**({"dim": 12, "num_heads": 3, "grid": (3, 5)} | options)))
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Pooling equals a loop over cells, and says where it cannot serve."""
+"""Pooling equals a loop over cells, and raises in unsupported contexts."""
 
 import itertools
 
@@ -14,7 +14,7 @@ GRIDS = [(1, 1), (3, 5), (6, 6), (7, 10)]
 
 
 def naive(x, grid, size):
-    """One image, cell by cell: the mean of what lies around it, minus itself."""
+    """One image, cell by cell: the mean of the neighborhood minus the cell."""
     cells, out = x.reshape(*grid, -1), torch.empty_like(x).reshape(*grid, -1)
     for row, column in itertools.product(range(grid[0]), range(grid[1])):
         around = [
@@ -35,8 +35,8 @@ def test_equals_the_loop(grid, size):
     assert (Pooling(size)(x, grid) - expected).abs().max() < 1e-12
 
 
-def test_what_all_cells_share_is_taken_away():
-    """So that a bias before it has no effect."""
+def test_constant_maps_become_zero():
+    """A bias before the pooling has no effect."""
     mixer, x = Pooling(3), torch.randn(1, 35, 8).double()
     assert error(mixer(x + torch.randn(8).double(), (5, 7)), mixer(x, (5, 7))) < 1e-12
 
@@ -57,16 +57,16 @@ def test_in_a_vit():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Pool(size=4), "size must be odd, to have a middle; got 4, choose 5"),
-        (lambda: vt.create_model("vit_tiny_16", mixer="pool"), "cannot serve with prefix tokens .they have no neigh"),
+        (lambda: Pool(size=4), "size must be odd, to be centered on a cell; got 4, choose 5"),
+        (lambda: vt.create_model("vit_tiny_16", mixer="pool"), "does not support prefix tokens .they have no neigh"),
         (
             lambda: Pool().build(MixerContext(dim=8, num_heads=1, grid=(2, 2), drops_tokens=True)),
-            "with token_drop_rate",
+            "does not support token_drop_rate",
         ),
         (lambda: Pooling(3)(torch.randn(1, 4, 8), None), "need the whole grid"),
     ],
 )
-def test_what_cannot_serve_says_why(call, message):
+def test_unsupported_contexts_raise(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

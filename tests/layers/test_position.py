@@ -1,4 +1,4 @@
-"""Each position encoding has its defining property; tables resample rightly between all grids."""
+"""Each position encoding has its defining property, and tables are resampled correctly between grids."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ many = settings(max_examples=300, deadline=None)
 
 @many
 @given(old=grids, new=grids, num_prefix=st.integers(0, 5))
-def test_resample_hits_its_target_and_keeps_constants_and_prefix(old, new, num_prefix):
+def test_resample_has_the_target_shape_and_keeps_constants_and_prefix(old, new, num_prefix):
     prefix = torch.randn(1, num_prefix, 3)
     table = torch.cat([prefix, torch.full((1, old[0] * old[1], 3), 0.7)], dim=1)
     result = resample(table, old, new, num_prefix)
@@ -30,14 +30,14 @@ def test_resample_hits_its_target_and_keeps_constants_and_prefix(old, new, num_p
 @many
 @given(old=grids, new=grids)
 def test_resample_treats_the_axes_alike(old, new):
-    """Resampling the transposed grid gives the transposed result: nobody mixed up rows and columns."""
+    """Resampling the transposed grid gives the transposed result."""
     table = torch.randn(1, old[0] * old[1], 2, generator=torch.Generator().manual_seed(7))
     turned = table.view(old[0], old[1], 2).transpose(0, 1).reshape(1, -1, 2)
     expected = resample(table, old, new).view(new[0], new[1], 2).transpose(0, 1).reshape(1, -1, 2)
     assert torch.allclose(resample(turned, old[::-1], new[::-1]), expected, atol=1e-5)
 
 
-def test_equal_counts_are_resampled_all_the_same():
+def test_grids_of_equal_size_are_resampled():
     rows = torch.arange(8.0).repeat_interleave(32)[None, :, None]
     result = resample(rows, (8, 32), (16, 16)).view(16, 16)
     assert torch.allclose(result, result[:, :1].expand(-1, 16), atol=1e-5)  # still constant along x
@@ -69,8 +69,8 @@ def test_resample_equals_torch_where_torch_is_right(old, new, antialias):
     assert torch.allclose(actual, expected.permute(0, 2, 3, 1).reshape(1, -1, 4), atol=1e-4)
 
 
-def test_resample_says_what_is_wrong():
-    with pytest.raises(ValueError, match=r"grid \(4, 4\) and 1 prefix tokens has 17 rows, got 16"):
+def test_resample_checks_the_number_of_rows():
+    with pytest.raises(ValueError, match=r"grid \(4, 4\) with 1 prefix tokens has 17 rows, got 16"):
         resample(torch.zeros(1, 16, 2), (4, 4), (2, 2), 1)
 
 
@@ -147,7 +147,7 @@ def test_rotary_equals_timm_and_leaves_the_prefix():
     assert error(actual[:, :, 2:], expected) < 1e-5
 
 
-def test_learned_takes_a_table_without_prefix_rows():
+def test_learned_accepts_a_table_without_prefix_rows():
     module = Learned((2, 2), 3, num_prefix=1)
     adapted = module.adapt("table", torch.ones(1, 4, 3), (2, 2))
     assert torch.equal(adapted, torch.cat([torch.zeros(1, 1, 3), torch.ones(1, 4, 3)], dim=1))
@@ -162,6 +162,6 @@ def test_learned_takes_a_table_without_prefix_rows():
         (lambda: Rotary(8)(torch.zeros(1, 1, 3, 8), None), "dropped tokens"),
     ],
 )
-def test_widths_that_cannot_work(make, message):
+def test_invalid_widths_raise(make, message):
     with pytest.raises(ValueError, match=message):
         make()

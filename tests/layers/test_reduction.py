@@ -1,4 +1,4 @@
-"""Attention to a reduced map equals the loop over cells, queries and keys."""
+"""Spatial-reduction attention equals a loop over cells, queries and keys."""
 
 import math
 from itertools import product
@@ -31,7 +31,7 @@ def build(options, **context):
 
 
 def convolved(reduce, cells):
-    """Block after block of cells; what lies beyond the map counts as zero."""
+    """Strided convolution as a loop over blocks, with zero padding."""
     height, width = cells.shape[:2]
     found = []
     for top, left in product(range(0, height, reduce.ratio), range(0, width, reduce.ratio)):
@@ -44,7 +44,7 @@ def convolved(reduce, cells):
 
 
 def averaged(reduce, cells):
-    """Region after region: from the cell in which it begins to the one in which it ends, both whole."""
+    """Adaptive average pooling as a loop over regions."""
 
     def cells_of(region, side):
         return range(region * side // reduce.size, math.ceil((region + 1) * side / reduce.size))
@@ -58,7 +58,7 @@ def averaged(reduce, cells):
 
 
 def naive(mixer, tokens, grid, num_prefix):
-    """One image (n, d): its keys one by one, then every query's answer from every head."""
+    """One image (n, d): keys one at a time, then one query and one head at a time."""
     attention, reduce = mixer.attention, mixer.reduce
     prefix, cells = list(tokens[:num_prefix]), tokens[num_prefix:].unflatten(0, grid)
     if reduce is None:
@@ -99,7 +99,7 @@ def test_one_image_does_not_depend_on_its_batch(kind):
 
 @torch.no_grad()
 def test_padded_equals_unpadded_where_the_ratio_divides():
-    """The keys of a map whose last cells are zero are those of the map without them, filled up."""
+    """Zero cells at the end of a map give the same keys as padding."""
     reduce = build(Reduction(ratios=(4,))).reduce
     cells = torch.randn(1, DIM, 7, 10, dtype=torch.float64)
     whole = F.pad(cells, (0, 2, 0, 1))
@@ -141,7 +141,7 @@ def test_the_ratio_is_chosen_by_the_stage():
 
 
 @pytest.mark.parametrize(("options", "key_grid"), [(Reduction(), (3, 4)), (Reduction(method="pool"), (7, 7))])
-def test_recording_says_which_grid_the_keys_stand_on(options, key_grid):
+def test_recorded_keys_are_on_the_reduced_grid(options, key_grid):
     model = vt.create_model("vit_tiny_16", mixer=options, depth=1, image_size=64).eval()
     with torch.no_grad(), vt.record(model) as trace:
         model(torch.randn(1, 3, 80, 112))
@@ -152,7 +152,7 @@ def test_recording_says_which_grid_the_keys_stand_on(options, key_grid):
 
 
 @pytest.mark.parametrize("mixer", ["reduction", Reduction(method="pool", pooled_size=2)])
-def test_serves_in_a_vit(mixer):
+def test_in_a_vit(mixer):
     model = fill(vt.create_model("vit_tiny_16", mixer=mixer, depth=2, image_size=64, num_classes=5))
     logits = model(torch.randn(2, 3, 57, 78))
     assert logits.shape == (2, 5)
@@ -163,20 +163,20 @@ def test_serves_in_a_vit(mixer):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"position": "relative"}, "its keys stand on a coarser grid than its queries"),
-        ({"position": "rope"}, "its keys are blends of several cells"),
-        ({"token_drop_rate": 0.5}, "'reduction' cannot serve with token_drop_rate"),
+        ({"position": "relative"}, "its keys are on a coarser grid than its queries"),
+        ({"position": "rope"}, "each of its keys covers several cells"),
+        ({"token_drop_rate": 0.5}, "'reduction' does not support token_drop_rate"),
         ({"mixer": {"mixer": "reduction", "ratios": [0]}}, "each of ratios must be at least 1, got 0"),
         ({"mixer": {"mixer": "reduction", "method": "max"}}, "method must be one of conv, pool; got 'max'"),
         ({"mixer": {"mixer": "reduction", "ratio": 2}}, "has no option 'ratio'; did you mean 'ratios'"),
     ],
 )
-def test_what_cannot_serve_says_why(options, message):
+def test_unsupported_contexts_raise(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         vt.create_model("vit_tiny_16", **({"mixer": "reduction"} | options))
     assert "\n" not in str(caught.value)
 
 
-def test_a_grid_with_holes_is_refused():
-    with pytest.raises(ValueError, match="not with dropped tokens"):
+def test_dropped_tokens_raise():
+    with pytest.raises(ValueError, match="does not support dropped tokens"):
         build(Reduction())(torch.randn(1, 5, DIM, dtype=torch.float64), None)

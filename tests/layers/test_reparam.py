@@ -1,4 +1,4 @@
-"""Branches equal a loop over cells, and the one convolution that they fold to equals them."""
+"""Branches equal a loop over cells, and their folded convolution equals the branches."""
 
 import copy
 import subprocess
@@ -11,8 +11,8 @@ from torch import nn
 import vitreous as vt
 from tests.parity import error, fill
 from vitreous.layers.mixer import MixerContext
-from vitreous.layers.rep_conv import Rep, RepTokens
-from vitreous.layers.reparam import ConvNorm, ConvPosition, RepConv, RepMixer, fold_, mobile_conv, unit_filter
+from vitreous.layers.rep_conv import RepConvMixer, RepConvTokens
+from vitreous.layers.reparam import ConvNorm, ConvPosition, RepConv, RepMixer, fold_, identity_kernel, mobileone_conv
 from vitreous.models.pyramid import PyramidConfig, StageConfig
 
 GRIDS = [(1, 1), (3, 5), (4, 6), (7, 10)]
@@ -24,7 +24,7 @@ def naive_norm(norm, value):
 
 
 def naive_cell(weight, cells, y, x):
-    """What lies under a depthwise filter, weighted channel by channel; beyond the border there is nothing."""
+    """One cell of a depthwise convolution with zero padding."""
     half, total = weight.shape[-1] // 2, torch.zeros_like(cells[0, 0])
     for dy in range(-half, half + 1):
         for dx in range(-half, half + 1):
@@ -49,7 +49,7 @@ def naive(mixer, tokens, grid):
 @pytest.mark.parametrize("grid", GRIDS)
 @torch.no_grad()
 def test_the_mixer_equals_the_loop_and_so_does_its_folded_form(grid, options):
-    mixer = fill(RepTokens(CONTEXT, **options)).double()
+    mixer = fill(RepConvTokens(CONTEXT, **options)).double()
     tokens = torch.randn(2, grid[0] * grid[1], 6).double()
     expected = torch.stack([naive(mixer, image, grid) for image in tokens])
     assert error(mixer(tokens, grid), expected) < 1e-12
@@ -60,14 +60,14 @@ PARTS = {
     "k×k": lambda: RepConv(6, 12, (3,)),
     "k×k, stride": lambda: RepConv(6, 12, (3,), stride=2),
     "three of k×k": lambda: RepConv(6, 12, (3, 3, 3)),
-    "1×1": lambda: mobile_conv(6, 12, 1),
-    "1×1 and identity": lambda: mobile_conv(6, 6, 1),
-    "scale": lambda: mobile_conv(6, 12, 3, stride=2),
-    "scale and identity": lambda: mobile_conv(6, 6, 3),
-    "groups": lambda: mobile_conv(6, 6, 5, groups=2, branches=2),
-    "depthwise": lambda: mobile_conv(6, 6, 3, groups=6),
-    "depthwise, stride": lambda: mobile_conv(6, 6, 3, stride=2, groups=6),
-    "one channel makes two": lambda: mobile_conv(6, 12, 3, groups=6),
+    "1×1": lambda: mobileone_conv(6, 12, 1),
+    "1×1 and identity": lambda: mobileone_conv(6, 6, 1),
+    "scale": lambda: mobileone_conv(6, 12, 3, stride=2),
+    "scale and identity": lambda: mobileone_conv(6, 6, 3),
+    "groups": lambda: mobileone_conv(6, 6, 5, groups=2, branches=2),
+    "depthwise": lambda: mobileone_conv(6, 6, 3, groups=6),
+    "depthwise, stride": lambda: mobileone_conv(6, 6, 3, stride=2, groups=6),
+    "one channel makes two": lambda: mobileone_conv(6, 12, 3, groups=6),
     "large and small": lambda: RepConv(6, 12, (7, 3), stride=2, groups=6),
     "small and large": lambda: RepConv(6, 12, (3, 7)),
     "stride 4": lambda: RepConv(6, 12, (7, 3, 1), stride=4, groups=3),
@@ -92,7 +92,7 @@ def test_folded_equals_unfolded(kind, size):
 
 @pytest.mark.parametrize("kind", PARTS)
 def test_every_branch_matters(kind):
-    """The proof of sight: a filter from which any one tensor is missing is another filter."""
+    """Sensitivity check: without any one tensor the folded filter is different."""
     part = fill(PARTS[kind]())
     expected = part.fold()
     for name, tensor in part.state_dict().items():
@@ -104,16 +104,16 @@ def test_every_branch_matters(kind):
         assert moved > 1e-2, name
 
 
-def test_the_unit_filter_leaves_a_map_as_it_is():
+def test_the_identity_kernel_is_the_identity():
     images = torch.randn(1, 6, 5, 4)
     for groups, kernel in ((1, 3), (2, 5), (6, 1)):
         conv = nn.Conv2d(6, 6, kernel, padding=kernel // 2, groups=groups, bias=False)
-        conv.weight.data = unit_filter(conv.weight)
+        conv.weight.data = identity_kernel(conv.weight)
         assert torch.equal(conv(images), images)
 
 
 def test_folding_draws_no_random_numbers_and_shares_no_memory():
-    part = fill(nn.Sequential(ConvPosition(6), mobile_conv(6, 6, 3)))
+    part = fill(nn.Sequential(ConvPosition(6), mobileone_conv(6, 6, 3)))
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
@@ -130,9 +130,9 @@ def test_folding_draws_no_random_numbers_and_shares_no_memory():
     assert own.conv.bias.abs().max() < 1
 
 
-def test_parts_are_found_wherever_they_stand():
+def test_foldable_modules_are_found_at_any_depth():
     model = nn.ModuleDict(
-        {"a": nn.Sequential(mobile_conv(6, 6, 3), nn.ModuleList([RepMixer(6)])), "b": nn.Conv2d(6, 6, 1)}
+        {"a": nn.Sequential(mobileone_conv(6, 6, 3), nn.ModuleList([RepMixer(6)])), "b": nn.Conv2d(6, 6, 1)}
     )
     assert fold_(model) == 2
     assert {type(m) for m in model.modules()} == {nn.ModuleDict, nn.Sequential, nn.ModuleList, nn.Conv2d}
@@ -146,7 +146,7 @@ def own_stages():
 
 def vit():
     options = {"class_token": False, "pool": "mean", "depth": 2, "image_size": 64, "num_classes": 5}
-    return vt.create_model("vit_tiny_16", mixer=Rep(branches=2), **options)
+    return vt.create_model("vit_tiny_16", mixer=RepConvMixer(branches=2), **options)
 
 
 @pytest.mark.parametrize("build", [vit, lambda: own_stages().build()], ids=["vit", "own stages"])
@@ -167,7 +167,7 @@ def test_a_model_with_this_mixer_folds_and_is_saved_and_loaded(build, tmp_path):
     assert not any(isinstance(module, ConvNorm) for module in again.modules())
 
 
-def test_learns_in_both_forms():
+def test_trains_in_both_forms():
     for model in (vit().train(), vt.fold(vit()).train()):
         model(torch.randn(2, 3, 64, 64)).sum().backward()
         assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
@@ -178,19 +178,22 @@ BAD = [
     (lambda: vt.fold(vt.fold(vit())), "nothing to fold inside this ViT: it is folded already, or has no"),
     (lambda: vt.fold(RepMixer(6)), "nothing to fold inside this RepMixer"),
     (lambda: RepConv(6, 12, ()), "kernels must have at least one size"),
-    (lambda: RepConv(6, 12, (2,)), "kernel must be odd, to have a middle; got 2, choose 3"),
-    (lambda: RepConv(6, 12, (3,), identity=True), "only stride 1 and an equal width keep the input, got 6 → 12 by 1"),
-    (lambda: Rep(kernel=4), "kernel must be odd"),
+    (lambda: RepConv(6, 12, (2,)), "kernel must be odd, to be centered on a cell; got 2, choose 3"),
     (
-        lambda: Rep().build(MixerContext(dim=6, num_heads=1, grid=(2, 2), num_prefix=1)),
+        lambda: RepConv(6, 12, (3,), identity=True),
+        "identity needs stride 1 and equal widths, got 6 → 12 with stride 1",
+    ),
+    (lambda: RepConvMixer(kernel=4), "kernel must be odd"),
+    (
+        lambda: RepConvMixer().build(MixerContext(dim=6, num_heads=1, grid=(2, 2), num_prefix=1)),
         "they have no neighbors on the grid",
     ),
-    (lambda: RepTokens(CONTEXT)(torch.randn(1, 4, 6), None), "need the whole grid"),
+    (lambda: RepConvTokens(CONTEXT)(torch.randn(1, 4, 6), None), "need the whole grid"),
 ]
 
 
 @pytest.mark.parametrize(("call", "message"), BAD, ids=[message for _, message in BAD])
-def test_what_cannot_be_is_one_line_that_says_why(call, message):
+def test_invalid_options_raise_one_line_errors(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
@@ -208,13 +211,13 @@ print("alive")
 
 
 @pytest.mark.slow
-def test_a_stride_over_pixels_survives_learning():
-    """In a child: where torch's own stride is taken, the interpreter dies on some CPUs."""
+def test_training_with_strided_1x1_convolutions_does_not_crash():
+    """In a subprocess, since PyTorch's strided 1×1 convolution crashes on some CPUs."""
     result = subprocess.run([sys.executable, "-c", LEARN], capture_output=True, text=True)
     assert result.stdout == "alive\n", result.returncode
 
 
-def test_a_folded_model_rests_and_what_was_frozen_stays_frozen():
+def test_a_folded_model_is_in_eval_mode_and_frozen_parameters_stay_frozen():
     model = vt.create_model("fastvit_t8", image_size=64, num_classes=3, depths=(1, 1, 1, 1)).requires_grad_(False)
     folded = vt.fold(model)
     assert not any(module.training for module in folded.modules())

@@ -1,4 +1,4 @@
-"""Separable convolution equals a loop over cells and channels, and timm's; so does its activation."""
+"""Separable convolution and StarReLU equal a loop and timm."""
 
 import itertools
 
@@ -21,7 +21,7 @@ def make(kernel=3, dim=4, hidden_dim=6):
 
 
 def naive(mixer, x, grid):
-    """One image, cell by cell: what lies under the filter, channel by channel, between the two matrices."""
+    """One image, cell by cell: depthwise convolution between two linear layers."""
     scale, bias, filters = mixer.act.scale, mixer.act.bias, mixer.depthwise.weight[:, 0]
     half = filters.shape[-1] // 2
     wide = [scale * torch.clamp(mixer.expand.weight @ cell, min=0) ** 2 + bias for cell in x]
@@ -78,16 +78,16 @@ def test_in_a_vit():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Separable(kernel=4), "kernel must be odd, to have a middle; got 4, choose 5"),
-        (lambda: vt.create_model("vit_tiny_16", mixer="separable"), "cannot serve with prefix tokens .they have no"),
+        (lambda: Separable(kernel=4), "kernel must be odd, to be centered on a cell; got 4, choose 5"),
+        (lambda: vt.create_model("vit_tiny_16", mixer="separable"), "does not support prefix tokens .they have no"),
         (
             lambda: Separable().build(MixerContext(dim=8, num_heads=1, grid=(2, 2), drops_tokens=True)),
-            "with token_drop_rate",
+            "does not support token_drop_rate",
         ),
         (lambda: make()(torch.randn(1, 4, 4).double(), None), "need the whole grid"),
     ],
 )
-def test_what_cannot_serve_says_why(call, message):
+def test_unsupported_contexts_raise(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

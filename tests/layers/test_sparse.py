@@ -1,4 +1,4 @@
-"""Local, dilated and block-sparse attention equal dense attention under a mask that is built cell by cell."""
+"""Local, dilated and block-sparse attention equal dense attention under a mask built cell by cell."""
 
 import functools
 import math
@@ -31,7 +31,7 @@ def scramble(number):
 
 
 def block_sees(cell, other, grid, *, block=3, num_random=2, salt):
-    """Neighboring blocks, or one of the numbers drawn for the block."""
+    """Neighboring blocks, or one of the block's random blocks."""
     (y, x), (v, w) = ((i // block, j // block) for i, j in (cell, other))
     if abs(y - v) <= 1 and abs(x - w) <= 1:
         return True
@@ -66,7 +66,7 @@ def cells_mask(kind, salt, grid):
 
 
 def dense(mixer, x, mask, turn=lambda part: part):
-    """All logits, most of them masked."""
+    """Dense attention under a mask."""
     heads = [part.unflatten(2, (mixer.num_heads, -1)).transpose(1, 2) for part in mixer.qkv(x).chunk(3, dim=2)]
     q, k, v = turn(heads[0]), turn(heads[1]), heads[2]
     logits = (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).masked_fill(~mask, -math.inf)
@@ -92,7 +92,7 @@ def test_equals_dense_attention_under_a_mask_gradients_too(kind, num_prefix, gri
 @pytest.mark.parametrize("dilation", [1, 2, 5])
 @torch.no_grad()
 def test_radius_and_dilation(radius, dilation):
-    """Also where a phase has fewer cells than another, or none."""
+    """Including phases with fewer cells than others, or none."""
     for grid in [(4, 19), (9, 35)]:
         mixer = fill(Dilated(radius=radius, dilation=dilation).build(MixerContext(dim=8, num_heads=1, grid=grid)))
         cells = [(y, x) for y in range(grid[0]) for x in range(grid[1])]
@@ -159,7 +159,7 @@ def test_random_blocks_differ_by_layer_and_by_seed_and_stay():
 
 def test_random_blocks_are_spread_evenly():
     mixer = BlockSparse(block=1, num_random=4).build(MixerContext(dim=12, num_heads=3, grid=(4, 4)))
-    seen, counts = mixer.seen_blocks((30, 30), torch.device("cpu"))
+    seen, counts = mixer.attended_blocks((30, 30), torch.device("cpu"))
     drawn = seen[:, -4:].flatten().bincount(minlength=900)
     assert drawn.max() < 16
     assert (drawn == 0).float().mean().item() == pytest.approx(math.exp(-4), abs=0.02)
@@ -198,18 +198,18 @@ def test_dropout_in_training_only():
     ("options", "message"),
     [
         ({"position": "relative"}, r"position='relative' \(a bias for every pair of cells"),
-        ({"drops_tokens": True}, "cannot serve with token_drop_rate"),
+        ({"drops_tokens": True}, "does not support token_drop_rate"),
         ({"num_heads": 5}, "dim must be a multiple of num_heads"),
     ],
 )
-def test_where_they_cannot_serve(kind, options, message):
+def test_unsupported_contexts_raise(kind, options, message):
     with pytest.raises(ValueError, match=message) as caught:
         made(kind, **options)
     assert "\n" not in str(caught.value)
 
 
 def test_the_whole_grid_is_needed():
-    with pytest.raises(ValueError, match="does not work with dropped tokens"):
+    with pytest.raises(ValueError, match="does not support dropped tokens"):
         made("local")(torch.randn(1, 9, 12), None)
 
 

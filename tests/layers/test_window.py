@@ -1,4 +1,4 @@
-"""Attention in windows equals a loop over pairs of cells, whatever the grid, and padding has no part in it."""
+"""Window attention equals a loop over pairs of cells on any grid, and padding has no effect."""
 
 import math
 
@@ -23,12 +23,12 @@ def tokens_for(grid, num_prefix=0, batch=1):
 
 
 def window_of(place, side, shifted):
-    """The number of the window that a row or column falls into; the first of a shifted cut has the number -1."""
+    """Index of the window that contains a row or column; the first shifted window is -1."""
     return (place - SIZE // 2) // SIZE if shifted and side > SIZE else place // SIZE
 
 
 def bias_between(mixer, query, key, grid, shifted):
-    """-inf for cells in different windows, nothing to add for prefix tokens, which are None."""
+    """Bias of a pair: -inf for cells in different windows, 0 for prefix tokens (None)."""
     if query is None or key is None:
         return torch.zeros(HEADS, dtype=torch.float64)
     for axis in (0, 1):
@@ -40,7 +40,7 @@ def bias_between(mixer, query, key, grid, shifted):
 
 @torch.no_grad()
 def naive(mixer, x, grid, num_prefix, shifted):
-    """Query after query, key after key, over the whole image."""
+    """One query and one key at a time, over the whole image."""
     places = [None] * num_prefix + [(row, column) for row in range(grid[0]) for column in range(grid[1])]
     q, k, v = mixer.qkv(x[0]).unflatten(1, (3, HEADS, -1)).unbind(1)
     rows = []
@@ -63,7 +63,7 @@ def test_equals_the_loop(grid, shifted, num_prefix):
 @pytest.mark.parametrize("shifted", [False, True])
 @torch.no_grad()
 def test_a_padded_map_is_the_part_of_a_larger_one_that_needs_no_padding(shifted):
-    """A map of 7×10 cells in one of 8×12: the same wherever the window lies in both, however large the rest is."""
+    """A map of 7×10 cells within one of 8×12: windows inside both give the same output."""
     mixer, larger = make(shifted), tokens_for((8, 12))
     smaller = larger.unflatten(1, (8, 12))[:, :7, :10]
     outputs = mixer(larger, (8, 12)).unflatten(1, (8, 12)), mixer(smaller.flatten(1, 2), (7, 10)).unflatten(1, (7, 10))
@@ -73,7 +73,7 @@ def test_a_padded_map_is_the_part_of_a_larger_one_that_needs_no_padding(shifted)
 
 
 @torch.no_grad()
-def test_a_shift_lets_neighbors_meet_who_were_kept_apart():
+def test_shifting_connects_neighboring_windows():
     grid, x = (8, 8), tokens_for((8, 8))
     changed = x.clone()
     changed[0, 3 * 8 + 3] += 1
@@ -123,8 +123,8 @@ def test_recording_shows_the_windows():
 
 
 BAD = [
-    (lambda: vt.create_model("vit_tiny_16", mixer="window", position="rope"), "by a relative bias of its own"),
-    (lambda: vt.create_model("vit_tiny_16", mixer="window", token_drop_rate=0.5), "cannot serve with token_drop_rate"),
+    (lambda: vt.create_model("vit_tiny_16", mixer="window", position="rope"), "it has its own relative position bias"),
+    (lambda: vt.create_model("vit_tiny_16", mixer="window", token_drop_rate=0.5), "does not support token_drop_rate"),
     (lambda: Window(size=0), "size must be at least 1, got 0"),
     (lambda: Window(shift="alternately"), "did you mean 'alternate'"),
     (lambda: make()(tokens_for((4, 4)), None), "windows need the whole grid"),
@@ -132,7 +132,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("call", "message"), BAD, ids=[message for _, message in BAD])
-def test_what_cannot_serve_says_why(call, message):
+def test_unsupported_contexts_raise(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

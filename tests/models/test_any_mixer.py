@@ -1,4 +1,4 @@
-"""Any mixer anywhere: every family takes every mixer in its blocks, or says why not."""
+"""Every family supports every mixer in its blocks, or raises with a reason."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ PREFIX_AFTER_THE_MIXERS = ("xcit_nano_12_16",)
 FAMILIES = [name for name in SMALLEST if hasattr(MODELS[name], "mixer")]
 
 
-#: Every mixer in two families, and three mixers in every family; all pairs take a minute more.
+#: Every mixer in two families, and three mixers in every family; all pairs would take a minute longer.
 PAIRS = [
     pytest.param(
         family,
@@ -28,12 +28,12 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("family", "mixer"), PAIRS)
-def test_every_family_takes_every_mixer_or_says_why_not(family, mixer):
+def test_every_family_supports_every_mixer_or_raises(family, mixer):
     with torch.device("meta"):
         images = torch.empty(2, 3, 96, 72)
         num_prefix = vt.create_model(family, **shallow(family)).features(images).num_prefix
         if MIXERS[mixer].no_prefix and num_prefix and family not in PREFIX_AFTER_THE_MIXERS:
-            with pytest.raises(ValueError, match="cannot serve with prefix tokens"):
+            with pytest.raises(ValueError, match="does not support prefix tokens"):
                 vt.create_model(family, mixer=mixer, **shallow(family))
         else:
             model = vt.create_model(family, mixer=mixer, num_classes=5, **shallow(family))
@@ -43,7 +43,7 @@ def test_every_family_takes_every_mixer_or_says_why_not(family, mixer):
 @pytest.mark.parametrize("mixer", MIXERS)
 class TestForReal:
     def model(self, mixer):
-        """Without class token, which would leave the last block's cells unread; on a grid larger than a window."""
+        """Without class token, so that all cells of the last block are used; on a grid larger than a window."""
         return small("vit_tiny_16", mixer=mixer, depth=2, patch_size=4, class_token=False, pool="mean")
 
     def test_takes_any_size_and_every_parameter_learns(self, mixer):
@@ -52,7 +52,7 @@ class TestForReal:
         silent = [key for key, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
         assert not silent
 
-    def test_is_saved_and_read_back(self, mixer, tmp_path):
+    def test_save_and_load(self, mixer, tmp_path):
         model, images = self.model(mixer), torch.randn(2, 3, 64, 80)
         vt.save(model, tmp_path / "model.safetensors")
         again = vt.load(tmp_path / "model.safetensors").eval()
@@ -67,7 +67,7 @@ class TestForReal:
         assert error(model(images), plain(images)) > 1e-3
 
 
-class TestOnesOwnStages:
+class TestCustomStages:
     config = PyramidConfig(
         image_size=64,
         num_classes=5,
@@ -79,7 +79,7 @@ class TestOnesOwnStages:
         ),
     )
 
-    def test_builds_costs_learns_and_is_read_back(self, tmp_path):
+    def test_builds_counts_trains_and_loads(self, tmp_path):
         model = vt.create_model(self.config).train()
         features = model.features(torch.randn(2, 3, 64, 48))
         assert [tuple(m.values.shape[1:]) for m in features.maps] == [(16, 16, 12), (32, 8, 6), (64, 4, 3)]
@@ -89,7 +89,7 @@ class TestOnesOwnStages:
         vt.save(model, tmp_path / "own.safetensors")
         assert vt.load(tmp_path / "own.safetensors").config == self.config
 
-    def test_a_bad_stage_is_named(self):
+    def test_invalid_stages_raise(self):
         with pytest.raises(ValueError, match="multiple of num_heads, got dim=16, num_heads=3"):
             StageConfig(dim=16, depth=1, num_heads=3)
         with pytest.raises(ValueError, match="each of stages must be a StageConfig, got 'attention'"):

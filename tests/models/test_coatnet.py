@@ -1,4 +1,4 @@
-"""CoAtNet equals timm when it holds the same weights, and keeps the contract its own way."""
+"""CoAtNet equals timm with the same weights."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,7 +13,7 @@ import vitreous as vt
 from tests.family import others_slowly
 from tests.parity import TOLERANCE, assert_same_macs, assert_same_parameters, error, fill, same
 from vitreous.layers.mixer import Mixer
-from vitreous.models.coatnet import VARIANTS, CoAtNetConfig, HalvingBlock, WidenThenMix
+from vitreous.models.coatnet import VARIANTS, CoAtNetConfig, HalvingBlock, ProjectedMixer
 
 SHALLOW = (1, 2, 2, 2)
 
@@ -35,13 +35,13 @@ def only_the_shortcut(block):
 
 @torch.no_grad()
 def assert_every_block_matters(model, images):
-    """The proof of sight: any one block reduced to its shortcut moves the output."""
+    """Sensitivity check: reducing any block to its shortcut changes the output."""
     expected = model(images)
     for index, block in enumerate(model.blocks):
         original, block.forward = block.forward, only_the_shortcut(block)
         moved = error(model(images), expected)
         block.forward = original
-        assert moved > 1e-2, f"block {index} could be removed and nobody would notice ({moved:.1e})"
+        assert moved > 1e-2, f"block {index} does not affect the output ({moved:.1e})"
     assert error(model(images), expected) == 0
 
 
@@ -53,7 +53,7 @@ def test_timm_at_the_native_size():
 
 @pytest.mark.parametrize("name", ["coatnet_0", *(name for name in VARIANTS if name.endswith("_rw"))])
 def test_timm_non_square_and_shallow(name):
-    """All kinds of block; widths, which the meta device compares, are made smaller."""
+    """All kinds of block, with smaller widths (full widths are compared on the meta device)."""
     size, dims = (64, 96), (32, 64, 96, 128)
     options = {"embed_dim": dims, "depths": SHALLOW, "num_classes": 7}
     if VARIANTS[name].hidden_head:
@@ -66,7 +66,7 @@ def test_timm_non_square_and_shallow(name):
 
 
 @torch.no_grad()
-def test_maps_are_those_of_timm():
+def test_maps_equal_timm():
     theirs = fill(theirs_of("coatnet_nano_rw", img_size=64))
     ours = vt.create_model("coatnet_nano_rw", image_size=64).eval()
     vt.load_weights(ours, theirs.state_dict())
@@ -77,7 +77,7 @@ def test_maps_are_those_of_timm():
     assert [m.stride for m in maps] == [(4, 4), (8, 8), (16, 16), (32, 32)]
 
 
-def test_training_moves_the_statistics_as_timm_does():
+def test_batch_norm_statistics_equal_timm():
     options = {"img_size": 64, "depths": (1, 1, 1, 1), "num_classes": 5}
     theirs = fill(theirs_of("coatnet_nano_rw", **options)).double().train()
     ours = vt.create_model("coatnet_nano_rw", image_size=64, depths=(1, 1, 1, 1), num_classes=5).double().train()
@@ -102,7 +102,7 @@ def test_macs_equal_timm_on_the_meta_device(name):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (33, 65), (57, 78)])
-def test_odd_sizes_have_cells_for_every_pixel(size):
+def test_odd_sizes_are_padded(size):
     features = tiny().features(torch.randn(1, 3, *size))
     cells = [tuple(-(-side // stride) for side in size) for stride in (4, 8, 16, 32)]
     assert [tuple(m.values.shape[2:]) for m in features.maps] == cells
@@ -120,7 +120,7 @@ def test_biases_are_resampled_to_another_size(tmp_path):
 
 
 class Means(nn.Module):
-    """Every token becomes the mean of all."""
+    """Replace every token by the mean over all tokens."""
 
     def forward(self, x, grid, num_prefix=0):
         return x.mean(1, keepdim=True).expand_as(x)
@@ -137,7 +137,7 @@ class Mean(Mixer):
 
 def test_any_mixer_in_the_attention_stages():
     model = tiny(mixer=Mean())
-    assert [type(block.mixer) for block in model.stages[3]] == [WidenThenMix, Means]
+    assert [type(block.mixer) for block in model.stages[3]] == [ProjectedMixer, Means]
     model(torch.randn(2, 3, 57, 78)).sum().backward()
     assert all(p.grad is not None for p in model.parameters())
     cooled = tiny(mixer={"mixer": "attention", "temperature": 0.5})
@@ -174,7 +174,7 @@ def test_the_head_of_the_paper_and_that_of_timm():
         ({"mixer": "atention"}, "did you mean 'attention'"),
     ],
 )
-def test_bad_options_are_one_line_that_says_what_to_do(options, message):
+def test_invalid_options_raise_one_line_errors(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         CoAtNetConfig().override(**options)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The contract that every row of the table keeps: all on the meta device, the smallest of each family for real."""
+"""The model interface: all variants on the meta device, the smallest of each family with weights."""
 
 import copy
 import re
@@ -12,7 +12,7 @@ from tests.family import SMALLEST, others_slowly, small, tiny
 from tests.parity import error, fill
 from vitreous.models import FAMILIES, MODELS
 
-#: Parameters from which no path leads to the classifier: CvT's class token skips the convolutions.
+#: Parameters that do not affect the classifier: CvT's class token bypasses the convolutions.
 FOR_THE_MAPS_ALONE = {"cvt_13": r"stages\.2\.blocks\.[09]\.mixer\.q\.(conv|norm)\.(weight|bias)"}
 
 
@@ -20,11 +20,11 @@ def test_no_family_is_left_out():
     configs = {family.config for family in FAMILIES.values()}
     backbones = {config for config in configs if issubclass(config, vt.Config)}
     assert {type(MODELS[name]) for name in SMALLEST} == backbones
-    assert configs - backbones == {vt.SegmenterConfig}, "models on a backbone have tests of their own"
+    assert configs - backbones == {vt.SegmenterConfig}, "models on a backbone are tested separately"
 
 
 @pytest.mark.parametrize("name", others_slowly(vt.list_models()))
-def test_every_row_keeps_the_contract_on_the_meta_device(name):
+def test_every_variant_keeps_the_contract_on_the_meta_device(name):
     with torch.device("meta"):
         model = vt.create_model(name)
         images = torch.empty(2, 3, *model.config.image_size)
@@ -99,7 +99,7 @@ class TestForReal:
         assert tiny(name, num_channels=5)(torch.randn(1, 5, 64, 64)).shape == (1, 7)
 
     def test_another_precision_also_with_a_new_head_and_a_resampled_grid(self, name):
-        """Computed in float64; of bfloat16, unsafe on some CPUs, only the types are looked at."""
+        """Computed in float64; for bfloat16, unsafe on some CPUs, only dtypes are checked."""
         model = tiny(name).double()
         model.reset_head(3)
         assert model(torch.randn(1, 3, 64, 80).double()).dtype == torch.float64
@@ -116,7 +116,7 @@ class TestForReal:
 
 @pytest.mark.parametrize("name", [name for name in SMALLEST if hasattr(MODELS[name], "drop_path_rate")])
 def test_training_mode_draws_and_evaluation_does_not(name):
-    build = small if name in ("hybrid_resnet18_tiny", "cvt_13") else tiny  # else the one block is never dropped
+    build = small if name in ("hybrid_resnet18_tiny", "cvt_13") else tiny  # otherwise the only block is never dropped
     model = build(name, drop_path_rate=0.5)
     images = torch.randn(8, 3, 64, 64)
     assert torch.equal(model(images), model(images))
@@ -129,13 +129,13 @@ def test_names_can_be_listed_by_pattern():
     assert vt.list_models("vit_down*") == ["vit_down_tiny_16", "vit_down_small_16", "vit_down_base_16"]
 
 
-def test_numbers_of_numpy_are_numbers():
+def test_numpy_scalars_are_accepted():
     model = vt.create_model("vit_tiny_16", depth=np.int64(1), num_classes=np.int32(7), image_size=np.int64(32))
     assert model.config == MODELS["vit_tiny_16"].override(depth=1, num_classes=7, image_size=32)
     assert type(model.config.num_classes) is int
 
 
-def test_unnamed_labels_end():
+def test_iterating_unnamed_labels_terminates():
     assert list(vt.Labels()) == []
     assert "cat" not in vt.Labels()
     assert vt.Labels()[3] == "class 3"
@@ -148,7 +148,7 @@ def test_any_config_builds():
 
 BAD = [
     (lambda: vt.create_model("vit_tiny_16", image_siz=64), "no option 'image_siz'; did you mean 'image_size'?"),
-    (lambda: vt.create_model("vit_tniy_16"), "no model 'vit_tniy_16'; did you mean 'vit_tiny_16'?"),
+    (lambda: vt.create_model("vit_tniy_16"), "unknown model 'vit_tniy_16'; did you mean 'vit_tiny_16'?"),
     (lambda: vt.create_model("vit_tiny_16", position="lerned"), "got 'lerned'; did you mean 'learned'?"),
     (
         lambda: vt.create_model("vit_tiny_16", image_size=8),
@@ -172,7 +172,7 @@ BAD = [
     (lambda: vt.create_model("vit_tiny_16", token_drop_rate=0.5, position="rope"), "positions added to the tokens"),
     (lambda: vt.create_model("vit_tiny_16", drop_path_rate=1.5), r"drop_path_rate must lie in \[0, 1\)"),
     (lambda: vt.create_model("vit_tiny_16")(torch.randn(1, 3, 8, 224)), "8×224 pixels are smaller than one patch"),
-    (lambda: vt.create_model("vit_tiny_16")(torch.randn(1, 1, 64, 64)), "build the model with num_channels=1"),
+    (lambda: vt.create_model("vit_tiny_16")(torch.randn(1, 1, 64, 64)), "create the model with num_channels=1"),
     (lambda: vt.create_model("vit_tiny_16")(torch.randn(3, 64, 64)), r"shape \(batch, channels, height, width\)"),
     (lambda: vt.create_model("vit_tiny_16")(torch.zeros(1, 3, 64, 64, dtype=torch.uint8)), "vt.transforms"),
     (lambda: vt.create_model("vit_tiny_16").name_classes(["cat", "dog"]), "2 class names for 1000 classes"),
@@ -180,7 +180,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("call", "message"), BAD, ids=[message for _, message in BAD])
-def test_bad_input_is_one_line_that_says_what_to_do(call, message):
+def test_invalid_input_raises_one_line_errors(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

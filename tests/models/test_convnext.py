@@ -1,6 +1,6 @@
-"""ConvNeXt equals timm, torchvision and transformers when it holds the same weights.
+"""ConvNeXt equals timm, torchvision and transformers with the same weights.
 
-The sizes are multiples of 32: elsewhere the others leave out pixels, and we do not.
+The sizes are multiples of 32: for others the reference implementations crop the image, and Vitreous pads it.
 """
 
 import re
@@ -50,14 +50,14 @@ def transformers_small():
 
 
 def test_timm_at_the_native_size():
-    """A small one of timm's own, whose matrices are convolutions of 1×1."""
+    """A small timm model with 1×1 convolutions as linear layers."""
     ours, theirs = vt.create_model("convnext_atto"), fill(timm.create_model("convnext_atto"))
     report = same(ours, theirs, torch.randn(1, 3, 224, 224), every_block=False)
     assert (report.source, report.adapted, report.fresh, report.unused) == ("timm", [], [], [])
 
 
 def test_timm_not_square():
-    """As many blocks as in the paper's smallest, each of which matters."""
+    """As many blocks as in the paper's smallest model, all of which affect the output."""
     depths = VARIANTS["convnext_tiny"].depths
     same(ours_small(depths=depths), timm_small(depths=depths), torch.randn(2, 3, 64, 96))
 
@@ -91,8 +91,8 @@ def test_transformers(size):
 
 
 @torch.no_grad()
-def test_maps_are_those_of_timm():
-    """The last one too is as its stage leaves it, since only the mean is normalized."""
+def test_maps_equal_timm():
+    """The last map is not normalized, since the final norm follows pooling."""
     ours, theirs = ours_small(), timm_small()
     vt.load_weights(ours, theirs.state_dict())
     images = torch.randn(1, 3, 64, 96)
@@ -104,7 +104,7 @@ def test_maps_are_those_of_timm():
 
 
 def as_the_original(name):
-    """The original repository has the steps between the stages in a row of their own."""
+    """Convert to the names of the original repository, which lists downsampling layers separately."""
     for timms, original in (
         (r"^head.norm", "norm"),
         (r"^head.fc", "head"),
@@ -118,7 +118,7 @@ def as_the_original(name):
     return name
 
 
-def test_the_names_of_the_original_repository():
+def test_original_names():
     ours, theirs = ours_small(), timm_small()
     state = {as_the_original(name): tensor for name, tensor in theirs.state_dict().items()}
     assert checkpoint_filter_fn(state, theirs).keys() == theirs.state_dict().keys() != state.keys()
@@ -145,7 +145,7 @@ def test_names_shapes_and_counts_equal_torchvision_on_the_meta_device(name):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (33, 65), (57, 78)])
-def test_odd_sizes_have_cells_for_every_pixel(size):
+def test_odd_sizes_are_padded(size):
     features = tiny("convnext_atto").features(torch.randn(1, 3, *size))
     assert features.tokens.isfinite().all()
     assert features.grid == tuple(-(-side // 32) for side in size)
@@ -153,7 +153,7 @@ def test_odd_sizes_have_cells_for_every_pixel(size):
 
 
 @torch.no_grad()
-def test_no_pixel_is_lost_where_others_leave_some_out():
+def test_odd_sizes_are_padded_where_others_crop():
     ours, theirs = ours_small(), timm_small()
     vt.load_weights(ours, theirs.state_dict())
     images = torch.randn(1, 3, 64, 97)
@@ -163,8 +163,8 @@ def test_no_pixel_is_lost_where_others_leave_some_out():
     assert error(ours(changed), ours(images)) > 1e-3
 
 
-def test_padding_lies_behind_the_norm():
-    """A cell of zeros would not stay zero in it: its bias would be added."""
+def test_padding_follows_the_norm():
+    """The norm would add its bias to zero cells."""
     step = fill(ours_small()).stages[1].downsample
     cells = torch.randn(1, DIMS[0], 1, 1)
     normed = step.norm(cells.flatten(1))
@@ -172,7 +172,7 @@ def test_padding_lies_behind_the_norm():
     assert error(step(cells)[0, 0], expected) < TOLERANCE
 
 
-def test_starts_as_in_the_paper():
+def test_initialization_of_the_paper():
     model = vt.create_model("convnext_atto")
     for module in (model.stages[0].downsample.embed.proj, model.blocks[-1].mixer.conv, model.blocks[-1].mlp.fc1):
         assert module.weight.std().item() == pytest.approx(0.02, rel=0.1)
@@ -187,7 +187,7 @@ def test_another_mixer(mixer):
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_every_row_has_a_public_weight():
+def test_every_variant_has_a_public_weight():
     assert {name.split(".")[0] for name in vt.list_weights("convnext*")} == set(VARIANTS)
 
 
@@ -201,7 +201,7 @@ def test_every_row_has_a_public_weight():
         ({"mixer": {"mixer": "depthwise", "kernal": 3}}, "Depthwise has no option 'kernal'; did you mean 'kernel'?"),
     ],
 )
-def test_bad_options_are_one_line_that_says_what_to_do(options, message):
+def test_invalid_options_raise_one_line_errors(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         vt.create_model("convnext_tiny", **options)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""CvT equals transformers when it holds the same weights."""
+"""CvT equals transformers with the same weights."""
 
 import re
 
@@ -23,20 +23,20 @@ def hugging_face(name, num_classes=1000, **options):
 
 
 def filled(*args, **options):
-    """Without waiting for random numbers that are overwritten at once."""
+    """Create without random initialization, which would be overwritten."""
     with torch.device("meta"):
         theirs = hugging_face(*args, **options)
     return fill(theirs.to_empty(device="cpu"))
 
 
 def small_pair(**options):
-    """Both as shallow as transformers allows, which looks up a stage's drop path rate by the number of the stage."""
+    """As shallow as transformers allows, which indexes drop-path rates by stage."""
     theirs = filled("cvt_13", 5, depth=SHALLOW, **options)
     return vt.create_model("cvt_13", num_classes=5, depths=SHALLOW), theirs
 
 
 def test_native_size_and_another():
-    """The other has 25×37, 13×19 and 7×10 cells: keys and values step over odd sides. There every block is seen."""
+    """The second size has 25×37, 13×19 and 7×10 cells, so that keys and values have odd sides."""
     ours, theirs = vt.create_model("cvt_13"), filled("cvt_13")
     report = same(ours, theirs, torch.randn(1, 3, 224, 224), every_block=False)
     assert report.source == "transformers"
@@ -44,7 +44,7 @@ def test_native_size_and_another():
     same(ours, theirs, torch.randn(1, 3, 100, 148))
 
 
-def test_sides_that_make_no_whole_cells_are_padded():
+def test_odd_sizes_are_padded():
     ours, theirs = small_pair()
     images = torch.randn(2, 3, 57, 78)
     padded = torch.nn.functional.pad(images, (0, 2, 0, 3))
@@ -55,14 +55,14 @@ def test_sides_that_make_no_whole_cells_are_padded():
         assert ours.features(images).maps[0].values.shape[2:] == (15, 20)
 
 
-def test_mean_of_the_last_map_instead_of_a_class_token():
+def test_mean_pooling_without_a_class_token():
     _, theirs = small_pair(cls_token=(False, False, False))
-    theirs.options = {"output_hidden_states": True}  # else transformers stumbles over the token that is not there
+    theirs.options = {"output_hidden_states": True}  # otherwise transformers fails on the missing token
     ours = vt.create_model("cvt_13", num_classes=5, depths=SHALLOW, class_token=False)
     same(ours, theirs, torch.randn(2, 3, 64, 96))
 
 
-def test_maps_are_those_of_transformers():
+def test_maps_equal_transformers():
     ours, theirs = small_pair()
     vt.load_weights(ours.eval(), theirs.state_dict())
     images = torch.randn(1, 3, 64, 96)
@@ -76,7 +76,7 @@ def test_maps_are_those_of_transformers():
 
 
 def original_names(state):
-    """The names of the authors' repository, as transformers' conversion tells them."""
+    """Convert to the names of the original repository, following transformers' conversion script."""
     renames = [
         (r"cvt\.encoder\.stages\.(\d+)\.", r"stage\1."),
         (r"embedding\.convolution_embeddings\.projection", "patch_embed.proj"),
@@ -102,7 +102,7 @@ def original_names(state):
     return named
 
 
-def test_names_of_the_original_repository():
+def test_original_names():
     ours, theirs = small_pair()
     state = original_names(theirs.state_dict())
     assert {"stage2.cls_token", "stage0.blocks.0.attn.conv_proj_q.bn.running_mean", "head.bias"} <= state.keys()
@@ -138,7 +138,7 @@ def test_macs_equal_transformers(name):
 
 
 def test_torch_counts_fused_attention_and_explicit_products_alike():
-    """Ours call the first and theirs the second; that neither goes uncounted shows in our own formulas."""
+    """Vitreous uses fused attention and transformers explicit products; both are counted."""
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         vt.create_model("cvt_13", depths=SHALLOW).eval()(torch.empty(1, 3, 224, 224))
     cost = vt.cost("cvt_13", depths=SHALLOW)
@@ -147,14 +147,14 @@ def test_torch_counts_fused_attention_and_explicit_products_alike():
 
 
 def test_published_sizes():
-    """Of the paper's table: 20, 32 and 277 million parameters."""
+    """From the paper's table: 20, 32 and 277 million parameters."""
     with torch.device("meta"):
         sizes = [sum(p.numel() for p in config.build().parameters()) for config in VARIANTS.values()]
     assert [round(size / 1e6) for size in sizes] == [20, 32, 277]
 
 
-def test_what_the_classifier_cannot_teach_the_maps_can():
-    """The class token skips the convolutions: the last block's for queries act on the cells alone."""
+def test_parameters_without_gradient_from_the_classifier():
+    """The class token bypasses the convolutions: those for queries in the last block affect cells only."""
     model = fill(vt.create_model("cvt_13", num_classes=5, depths=(1, 1, 1), image_size=64))
 
     def silent(output):
@@ -188,7 +188,7 @@ def test_another_mixer():
         ({"mlp": "gelu_quick"}, "mlp must be one of gelu, quick_gelu"),
     ],
 )
-def test_bad_options_are_one_line_that_says_what_to_do(options, message):
+def test_invalid_options_raise_one_line_errors(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         vt.create_model("cvt_13", **options)
     assert "\n" not in str(caught.value)

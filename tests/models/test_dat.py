@@ -1,7 +1,7 @@
-"""DAT equals the model that its paper describes, written here as loops under the names of the original repository.
+"""DAT equals the model of its paper, written here as loops with the names of the original repository.
 
-No package holds DAT, and its published weights cannot be fetched where tests run: names and shapes are those of the
-original's source, read and written down here; the numbers it gives on an image were not compared.
+No package contains DAT, and its published weights cannot be downloaded in tests: names and shapes were copied from the
+original source; outputs of the original on an image were not compared.
 """
 
 import math
@@ -33,7 +33,7 @@ class MapNorm(nn.Module):
 
 
 class LocalAttention(nn.Module):
-    """Each cell looks at the cells with the same window, one window after another."""
+    """Window attention as a loop over windows."""
 
     def __init__(self, dim, num_heads, window, *, shift=0):
         super().__init__()
@@ -132,7 +132,7 @@ class TransformerStage(nn.Module):
 
 
 class Original(nn.Module):
-    """The model as its repository names its parts, for grids that its windows divide."""
+    """The model with the original's names, for grids that are multiples of the window."""
 
     def __init__(self, config):
         super().__init__()
@@ -195,7 +195,7 @@ def test_names_and_shapes_are_those_of_the_original(name):
 
 
 def test_parameters_and_macs_of_the_small_one_are_the_published():
-    """50 million and 9.0 thousand million, as Papers with Code lists them for DAT-S."""
+    """50 M parameters and 9.0 G MACs, as listed for DAT-S on Papers with Code."""
     cost = vt.cost("dat_small")
     assert round(cost.parameters / 1e6) == 50
     assert round(cost.macs / 1e9, 1) == 9.0
@@ -223,18 +223,18 @@ def kinds(model):
     return [[type(block.mixer) for block in stage.blocks] for stage in model.stages]
 
 
-def test_windows_first_and_then_windows_and_points_in_turn():
+def test_window_stages_then_alternating_windows_and_points():
     with torch.device("meta"):
         model = vt.create_model("dat_tiny")
     local, shifted, points = WindowAttention, ShiftedWindow, DeformableAttention
     assert kinds(model) == [[local, shifted], [local, shifted], [local, points] * 3, [local, points]]
-    assert model.stages[0].blocks[1].mixer.cut((56, 56)).shift == (4, 4)
-    assert model.stages[0].blocks[1].mixer.cut((56, 7)).shift == (4, 0)
+    assert model.stages[0].blocks[1].mixer.partition((56, 56)).shift == (4, 4)
+    assert model.stages[0].blocks[1].mixer.partition((56, 7)).shift == (4, 0)
     assert not any(block.mixer.shifted for stage in model.stages for block in stage.blocks[::2])
     assert [model.stages[stage].blocks[1].mixer.num_groups for stage in (2, 3)] == [3, 6]
 
 
-def test_the_mixer_takes_the_place_of_the_points():
+def test_the_mixer_replaces_deformable_attention():
     model = vt.create_model(tiny(mixer="attention"))
     assert kinds(model)[1:3] == [[WindowAttention, ShiftedWindow], [WindowAttention, SelfAttention]]
     everywhere = vt.create_model(tiny(num_window_stages=0, mixer=Deformable(strides=(8, 4, 2, 1))))
@@ -243,7 +243,7 @@ def test_the_mixer_takes_the_place_of_the_points():
     assert all(p.grad.abs().max() > 0 for p in everywhere.parameters())
 
 
-def test_any_size_also_where_nothing_divides():
+def test_any_size():
     model = fill(vt.create_model(tiny()))
     for size in ((1, 1), (57, 78), (129, 65)):
         features = model.features(torch.randn(1, 3, *size))
@@ -258,8 +258,8 @@ def test_a_file_read_for_another_size_has_its_tables_resampled(tmp_path):
     assert again(torch.randn(1, 3, 192, 192)).isfinite().all()
 
 
-def test_points_of_a_image_follow_what_is_in_it():
-    """The same map moved by some cells moves the points that it attracts, away from the borders."""
+def test_points_depend_on_the_image():
+    """Shifting the map by some cells shifts the points accordingly, away from the borders."""
     mixer = fill(vt.create_model(tiny())).stages[3].blocks[1].mixer
     x = torch.randn(1, 64, 9, 9)
     here, there = (
@@ -285,7 +285,7 @@ def test_bad_options_are_one_line(options, message):
 
 
 def test_the_loop_is_the_paper_with_no_shift():
-    """With points that stay, the loop itself is plain attention to the map read at these points."""
+    """Without shifts, the loop is plain attention to the map sampled at the reference points."""
     x, table = torch.randn(8, 3, 4), torch.zeros(2, 5, 7)
     still = torch.zeros(1, 2, 3, 4)
     out = naive_deformable(

@@ -1,4 +1,4 @@
-"""EfficientFormer equals timm when it holds the same weights, and takes the grids that timm does not."""
+"""EfficientFormer equals timm with the same weights, and supports grids that timm does not."""
 
 import math
 import re
@@ -20,7 +20,7 @@ DIMS, DEPTHS = (16, 24, 32, 48), (1, 2, 1, 4)
 
 
 def timm_small(size, *, num_attention=1, **options):
-    """timm's attention knows a map of 7×7 cells only: for any other it is put in anew."""
+    """timm's attention supports maps of 7×7 cells only: it is replaced for others."""
     options = {"embed_dims": DIMS, "depths": DEPTHS, "num_vit": num_attention, "num_classes": 5} | options
     theirs = timm.create_model("efficientformer_l1", **options)
     for block in theirs.stages[-1].blocks:
@@ -43,7 +43,7 @@ def test_timm_at_the_native_size():
 
 @pytest.mark.parametrize("num_attention", [1, 3, 4])
 def test_timm_not_square_with_few_many_or_only_attention_blocks(num_attention):
-    """In the last stage, where timm counts the step from map to tokens as a block."""
+    """In the last stage timm counts the reshape from map to tokens as a block."""
     size = (96, 160)
     theirs = timm_small(size, num_attention=num_attention).double()
     ours = ours_small(size, num_attention=num_attention).double()
@@ -52,7 +52,7 @@ def test_timm_not_square_with_few_many_or_only_attention_blocks(num_attention):
 
 @torch.no_grad()
 def test_attention_is_that_of_timm_and_sees_its_biases():
-    """On tokens that differ: behind random pooling blocks they are nearly alike, and biases make no difference."""
+    """On random tokens: after random pooling blocks tokens are nearly equal, and biases have no effect."""
     theirs, ours = timm_small((96, 160)).double(), ours_small((96, 160)).double()
     vt.load_weights(ours, theirs.state_dict())
     tokens, mixer = torch.randn(2, 15, DIMS[-1]).double(), ours.blocks[-1].mixer
@@ -63,7 +63,7 @@ def test_attention_is_that_of_timm_and_sees_its_biases():
 
 
 @torch.no_grad()
-def test_maps_are_those_of_timm():
+def test_maps_equal_timm():
     theirs, ours = timm_small((64, 96)), ours_small((64, 96))
     vt.load_weights(ours, theirs.state_dict())
     images = torch.randn(1, 3, 64, 96)
@@ -73,7 +73,7 @@ def test_maps_are_those_of_timm():
     assert all(error(m.values, other) < TOLERANCE for m, other in zip(maps, expected, strict=True))
 
 
-def test_training_moves_the_statistics_as_timm_does():
+def test_batch_norm_statistics_equal_timm():
     theirs, ours = timm_small((64, 64)).double().train(), ours_small((64, 64)).double().train()
     vt.load_weights(ours, theirs.state_dict())
     images = torch.randn(4, 3, 64, 64).double()
@@ -98,8 +98,8 @@ def renamed(name, pairs):
     return name
 
 
-def as_the_authors_name_it(name):
-    """Stages and the steps between them in one row."""
+def to_original_names(name):
+    """Convert to names that count stages and downsampling layers together."""
     stem = {"conv1": 0, "norm1": 1, "conv2": 3, "norm2": 4}
     return renamed(
         name,
@@ -115,7 +115,7 @@ def as_the_authors_name_it(name):
 
 
 def as_transformers_named_it(name, num_pool):
-    """As in the releases of transformers that had this model; its files are on the hub still."""
+    """Convert to the names of transformers releases that included this model."""
 
     def last_stage(match):
         index = int(match[1])
@@ -150,13 +150,13 @@ def as_transformers_named_it(name, num_pool):
 
 @pytest.mark.parametrize("source", ["the original EfficientFormer", "transformers"])
 @pytest.mark.parametrize("num_attention", [1, 4])
-def test_the_names_of_others(source, num_attention):
+def test_third_party_names(source, num_attention):
     theirs = timm_small((64, 64), num_attention=num_attention)
     ours = ours_small((64, 64), num_attention=num_attention)
     if source == "transformers":
         state = {as_transformers_named_it(name, 4 - num_attention): t for name, t in theirs.state_dict().items()}
     else:
-        state = {as_the_authors_name_it(name): tensor for name, tensor in theirs.state_dict().items()}
+        state = {to_original_names(name): tensor for name, tensor in theirs.state_dict().items()}
         assert checkpoint_filter_fn(state, theirs).keys() == theirs.state_dict().keys()
     shared = {f"{part}.{p}" for part in ("norm", "head") for p in ("weight", "bias")}
     assert state.keys() & theirs.state_dict().keys() <= shared
@@ -195,7 +195,7 @@ def distance_row(one, other, grid):
 
 @pytest.mark.parametrize("grid", [(1, 1), (7, 7), (3, 5), (7, 10), (14, 9)])
 @torch.no_grad()
-def test_a_table_of_distances_is_read_on_any_grid_as_one_of_signed_offsets_would_be(grid):
+def test_a_distance_table_equals_a_symmetric_offset_table_on_any_grid(grid):
     mixer, twin = attention((7, 5)), RelativeBias((7, 5), 2).double()
     signed = [(y, x) for y in range(-6, 7) for x in range(-4, 5)]
     twin.table[0] = torch.stack([mixer.relative.table[0, abs(y) * 5 + abs(x)] for y, x in signed])
@@ -214,13 +214,13 @@ def test_tables_are_resampled_to_another_size(tmp_path):
     assert error(larger(images), model(images)) < TOLERANCE
 
 
-def test_tables_of_others_are_resampled_too():
+def test_third_party_tables_are_resampled():
     report = vt.load_weights(ours_small((64, 160)), timm_small((224, 224)).state_dict())
     assert report.adapted == ["stages.3.blocks.3.mixer.relative.table: made for a grid of 7×7, resampled to 2×5"]
 
 
 @pytest.mark.parametrize("size", [(1, 1), (33, 65), (57, 78)])
-def test_odd_sizes_have_cells_for_every_pixel(size):
+def test_odd_sizes_are_padded(size):
     features = fill(ours_small((64, 64))).features(torch.randn(1, 3, *size))
     cells = [tuple(-(-side // stride) for side in size) for stride in (4, 8, 16, 32)]
     assert [tuple(m.values.shape[2:]) for m in features.maps] == cells
@@ -260,7 +260,7 @@ def test_any_mixer_in_the_attention_blocks(mixer):
 
 
 @pytest.mark.parametrize(("num_attention", "expected"), [(0, 0), (3, 3), (9, 4)])
-def test_attention_stands_at_the_end_of_the_last_stage(num_attention, expected):
+def test_attention_blocks_end_the_last_stage(num_attention, expected):
     model = ours_small((64, 64), num_attention=num_attention)
     kinds = [isinstance(block, PoolBlock) for block in model.blocks]
     assert kinds == [True] * (8 - expected) + [False] * expected
@@ -276,7 +276,7 @@ def test_attention_is_recorded():
     assert trace["blocks.7"].query_grid == (2, 3)
 
 
-def test_starts_as_in_the_paper():
+def test_initialization_of_the_paper():
     torch.manual_seed(0)
     model = vt.create_model("efficientformer_l1", depths=(1, 1, 1, 1), image_size=64)
     first, *_, last = model.blocks
@@ -291,7 +291,7 @@ def test_layer_scale_may_be_left_out():
     assert not [name for name, _ in model.named_parameters() if "gamma" in name]
 
 
-def test_every_row_has_a_public_weight():
+def test_every_variant_has_a_public_weight():
     assert {name.split(".")[0] for name in vt.list_weights("efficientformer*")} == set(VARIANTS)
 
 
@@ -299,14 +299,14 @@ def test_every_row_has_a_public_weight():
     ("options", "message"),
     [
         ({"depths": (2, 2, 2)}, r"depths must have 4 numbers, one per stage; got \(2, 2, 2\)"),
-        ({"dims": (47, 96, 224, 448)}, r"dims must begin with an even number .*, got \(47, 96, 224, 448\)"),
+        ({"dims": (47, 96, 224, 448)}, r"the first of dims must be even, .*; got \(47, 96, 224, 448\)"),
         ({"num_heads": 0}, "num_heads must be at least 1"),
         ({"num_attention": -1}, "num_attention must not be negative, got -1"),
         ({"mixer": "atention"}, "did you mean 'attention'"),
         ({"num_atention": 1}, "has no option 'num_atention'; did you mean 'num_attention'"),
     ],
 )
-def test_bad_options_are_one_line_that_says_what_to_do(options, message):
+def test_invalid_options_raise_one_line_errors(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         EfficientFormerConfig().override(**options)
     assert "\n" not in str(caught.value)

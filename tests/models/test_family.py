@@ -1,4 +1,4 @@
-"""One record per family: the tables that follow from it, and a backbone of one's own in one record."""
+"""Family records: the tables derived from them, and a custom backbone."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch import nn
 import vitreous as vt
 from vitreous.catalog import entry
 from vitreous.deploy.tracing import why_fixed
-from vitreous.layers.attention import Full
+from vitreous.layers.attention import FullAttention
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.mixer import Mixer
 from vitreous.layers.mlp import Mlp
@@ -27,7 +27,7 @@ from vitreous.weights import keymaps
 class ToyConfig(Config):
     dim: int = 16
     depth: int = 2
-    mixer: Mixer = Full()
+    mixer: Mixer = FullAttention()
 
     def build(self):
         return Toy(self)
@@ -64,7 +64,7 @@ FAMILY = Family(
 
 @pytest.fixture
 def registered(monkeypatch):
-    """What one line in models/__init__.py does."""
+    """Register the family as a line in models/__init__.py would."""
     monkeypatch.setitem(FAMILIES, FAMILY.name, FAMILY)
     for name, config in FAMILY.variants.items():
         monkeypatch.setitem(MODELS, name, config)
@@ -81,7 +81,7 @@ def test_a_config_alone_can_be_built_counted_and_recorded():
     assert vt.cost(config).parameters == sum(p.numel() for p in config.build().parameters())
 
 
-def test_an_unregistered_family_can_be_saved_and_says_when_loaded_that_it_needs_its_config(tmp_path):
+def test_loading_an_unregistered_family_needs_its_config(tmp_path):
     model = vt.create_model(FAMILY.variants["toy_1"])
     vt.save(model, tmp_path / "toy.safetensors")
     with pytest.raises(ValueError, match="a config of your own"):
@@ -107,7 +107,7 @@ def test_a_registered_family_needs_nothing_else(tmp_path):
 
 
 def test_a_record_fills_in_what_is_left_out():
-    assert FAMILY.smallest == FAMILY.drawn == ("toy_1",)
+    assert FAMILY.smallest == FAMILY.plotted == ("toy_1",)
     assert not FAMILY.shrunk
     assert not FAMILY.exports_any_size
 
@@ -118,12 +118,12 @@ def test_every_record_is_about_its_own_file(name):
     assert family.name == name, "weights files, key maps and the model file share one name"
     assert family.config.__module__ == f"vitreous.models.{name}"
     assert all(type(config) is family.config for config in (*family.variants.values(), *family.shrunk.values()))
-    assert {*family.smallest, *family.drawn} <= set(family.variants)
+    assert {*family.smallest, *family.plotted} <= set(family.variants)
 
 
 def test_every_file_of_models_is_a_family_or_part_of_the_contract():
     files = {path.stem for path in Path(base.__file__).parent.glob("*.py")}
-    assert files - set(FILES) == {"__init__", "base", "edit", "engine", "family", "last_block"}, (
+    assert files - set(FILES) == {"__init__", "base", "edit", "engine", "family", "last_block", "timm_names"}, (
         "a family needs its line in FILES"
     )
 

@@ -1,4 +1,4 @@
-"""FastViT equals timm when it holds the same weights, with all its branches and folded."""
+"""FastViT equals timm with the same weights, with all branches and folded."""
 
 import re
 
@@ -12,7 +12,7 @@ import vitreous as vt
 from tests.family import others_slowly
 from tests.parity import TOLERANCE, assert_same_macs, assert_same_parameters, error, fill, same
 from vitreous.compress.fold import Fold
-from vitreous.layers.rep_conv import Rep
+from vitreous.layers.rep_conv import RepConvMixer
 from vitreous.layers.reparam import Foldable, RepMixer
 from vitreous.models.fastvit import VARIANTS, AttentionBlock, FastViTConfig
 
@@ -37,7 +37,7 @@ def theirs_small(name, *, folded=False):
 
 @torch.no_grad()
 def softened(theirs):
-    """Filled weights make maps so large that each query sees one key alone, whatever the scale of the logits."""
+    """With random weights maps are so large that each query attends to a single key; scale them down."""
     for module in theirs.modules():
         if isinstance(module, Attention):
             module.qkv.weight[: 2 * module.qkv.in_features].mul_(0.015)
@@ -56,7 +56,7 @@ def test_timm_at_the_native_size(folded):
 @pytest.mark.parametrize("size", [(64, 96), (57, 78)])
 @pytest.mark.parametrize("name", ["fastvit_t12", "fastvit_sa12"])
 def test_timm_small_and_not_square(name, size, folded):
-    """Odd sides too: both pad by half a kernel everywhere, so that cells are as many."""
+    """Including odd sides: both implementations pad by half a kernel."""
     ours, theirs = ours_small(name, folded=folded).double(), theirs_small(name, folded=folded).double()
     same(ours, theirs, torch.randn(2, 3, *size).double())
 
@@ -81,7 +81,7 @@ def test_attention_is_seen():
 
 @pytest.mark.parametrize("name", ["fastvit_s12", "fastvit_sa12"])
 @torch.no_grad()
-def test_folding_is_that_of_timm(name):
+def test_folding_equals_timm(name):
     theirs, ours = theirs_small(name), ours_small(name)
     vt.load_weights(ours, theirs.state_dict())
     folded, expected = vt.fold(ours), ours_small(name, folded=True)
@@ -104,7 +104,7 @@ def test_folded_equals_unfolded(name):
 
 
 def test_a_folded_model_is_saved_loaded_and_given_a_new_head(tmp_path):
-    model = fill(ours_small("fastvit_sa12", mixer=Rep(), image_size=64))
+    model = fill(ours_small("fastvit_sa12", mixer=RepConvMixer(), image_size=64))
     folded, images = vt.fold(model), torch.randn(1, 3, 64, 64)
     assert (folded.config, folded.edits, model.edits) == (model.config, (Fold(),), ())
     vt.save(folded, tmp_path / "folded.safetensors")
@@ -120,7 +120,7 @@ def test_a_folded_model_is_saved_loaded_and_given_a_new_head(tmp_path):
 
 
 @torch.no_grad()
-def test_maps_are_those_of_timm():
+def test_maps_equal_timm():
     theirs, ours = theirs_small("fastvit_sa12").double(), ours_small("fastvit_sa12").double()
     vt.load_weights(ours, theirs.state_dict())
     images = torch.randn(1, 3, 57, 78).double()
@@ -132,7 +132,7 @@ def test_maps_are_those_of_timm():
     assert ours.dims == (16, 32, 64, 256)
 
 
-def test_training_moves_the_statistics_as_timm_does():
+def test_batch_norm_statistics_equal_timm():
     theirs, ours = theirs_small("fastvit_sa12").double().train(), ours_small("fastvit_sa12").double().train()
     vt.load_weights(ours, theirs.state_dict())
     images = torch.randn(4, 3, 64, 64).double()
@@ -160,8 +160,8 @@ def test_macs_equal_timm_on_the_meta_device(name):
     assert_same_macs(name, lambda classes: timm.create_model(name, num_classes=classes))
 
 
-def as_the_authors_name_it(name, attends):
-    """timm's names with all stages, steps and positions counted in one row."""
+def to_original_names(name, attends):
+    """Convert to names that count stages, downsampling layers and positions together."""
     for pattern, authors in (
         (r"^stem", "patch_embed"),
         (r"^final_conv", "conv_exp"),
@@ -187,9 +187,9 @@ def as_the_authors_name_it(name, attends):
 @FORMS
 @pytest.mark.parametrize("name", ["fastvit_s12", "fastvit_sa12"])
 @torch.no_grad()
-def test_the_authors_names(name, folded):
+def test_original_names(name, folded):
     theirs, ours = theirs_small(name, folded=folded).double(), ours_small(name, folded=folded).double()
-    state = {as_the_authors_name_it(key, name == "fastvit_sa12"): value for key, value in theirs.state_dict().items()}
+    state = {to_original_names(key, name == "fastvit_sa12"): value for key, value in theirs.state_dict().items()}
     assert not any("stages" in key for key in state)
     if not folded:
         assert checkpoint_filter_fn(state, theirs).keys() == theirs.state_dict().keys() != state.keys()
@@ -201,8 +201,8 @@ def test_the_authors_names(name, folded):
 
 @FORMS
 @torch.no_grad()
-def test_weights_for_color_see_gray_images_alike(folded):
-    """The stem has two filters over the image's channels, both of which are summed."""
+def test_color_weights_adapted_to_gray_images(folded):
+    """The stem has two branches on the image's channels, both of which are adapted."""
     theirs = theirs_small("fastvit_t8", folded=folded).double()
     ours = ours_small("fastvit_t8", folded=folded, num_channels=1).double()
     report = vt.load_weights(ours, theirs.state_dict())
@@ -212,7 +212,7 @@ def test_weights_for_color_see_gray_images_alike(folded):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (33, 65)])
-def test_odd_sizes_have_cells_for_every_pixel(size):
+def test_odd_sizes_are_padded(size):
     features = fill(ours_small("fastvit_sa12")).features(torch.randn(1, 3, *size))
     cells = [tuple(-(-side // stride) for side in size) for stride in (4, 8, 16, 32)]
     assert [tuple(m.values.shape[2:]) for m in features.maps] == cells
@@ -230,7 +230,7 @@ def test_any_mixer_in_the_attention_stages():
     assert trace["blocks.5"].query_grid == (2, 3)
 
 
-def test_starts_as_in_the_paper():
+def test_initialization_of_the_paper():
     torch.manual_seed(0)
     model = vt.create_model("fastvit_sa12", depths=(1, 1, 1, 1))
     first, last = model.blocks[0], model.blocks[-1]
@@ -242,7 +242,7 @@ def test_starts_as_in_the_paper():
         assert scale.gamma.mean().item() == pytest.approx(1e-5)
 
 
-def test_every_row_has_public_weights():
+def test_every_variant_has_a_public_weight():
     assert {name.split(".")[0] for name in vt.list_weights("fastvit*")} == set(VARIANTS)
 
 
@@ -255,12 +255,12 @@ def test_every_row_has_public_weights():
         ({"num_attention_stages": 1, "head_dim": 36}, "must be multiples of head_dim=36, got 512"),
         (
             {"mixer": "performer"},
-            "'performer' has no place where all stages are RepMixer's; set num_attention_stages=1",
+            "'performer' would not be used, all stages have RepMixer; set num_attention_stages=1",
         ),
         ({"folded": True}, "FastViTConfig has no option 'folded'"),
     ],
 )
-def test_bad_options_are_one_line_that_says_what_to_do(options, message):
+def test_invalid_options_raise_one_line_errors(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         FastViTConfig().override(**options)
     assert "\n" not in str(caught.value)

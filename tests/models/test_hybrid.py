@@ -1,4 +1,4 @@
-"""Hybrids of ResNet and ViT equal timm's when they hold the same weights."""
+"""Hybrids of ResNet and ViT equal timm's with the same weights."""
 
 import pytest
 import timm
@@ -15,7 +15,7 @@ TIMM_NAMES = {name: f"{name}{'_p8' if name == 'vit_tiny_r_s16' else ''}_224" for
 
 @torch.no_grad()
 def assert_every_residual_block_matters(model, images):
-    """The proof of sight for the stem: any one of its blocks reduced to its shortcut moves the output."""
+    """Sensitivity check of the stem: reducing any block to its shortcut changes the output."""
     expected = model(images)
     for block in [module for module in model.stem.modules() if isinstance(module, Bottleneck)]:
         original, block.forward = block.forward, lambda x, block=block: block.act(block.downsample(x))
@@ -33,7 +33,7 @@ def test_timm_at_the_native_size(name):
 
 @pytest.mark.parametrize("size", [(64, 96), (50, 71)])
 def test_timm_non_square_and_odd(size):
-    """Padding follows the size of every map: on odd sides it differs from layer to layer."""
+    """Padding depends on the size of every map: on odd sides it differs between layers."""
     few = {"depth": 2, "num_heads": 3, "num_classes": 7}
     theirs = fill(timm.create_model("vit_base_r50_s16_224", img_size=size, embed_dim=192, **few)).double()
     ours = vt.create_model("vit_base_r50_s16", image_size=size, dim=192, **few).double()
@@ -78,7 +78,7 @@ def test_tokens_are_patches_of_features(stem_depths, patch_size, tmp_path):
     assert torch.equal(again(images), model(images))
 
 
-def test_filters_start_as_a_resnet_and_the_projection_as_a_vit():
+def test_initialization_of_resnet_and_projection():
     stem = vt.create_model("vit_small_r26_s32", depth=1).stem
     assert stem.root.conv.weight.std().item() == pytest.approx((2 / (64 * 49)) ** 0.5, rel=0.05)
     assert stem.embed.proj.weight.std().item() == pytest.approx(2048**-0.5, rel=0.05)
@@ -109,7 +109,7 @@ def test_weights_for_384_pixels_fit_models_of_224():
         ({"patch_size": 12}, r"patch_size \(12, 12\) must be a multiple of the ResNet's stride, 8 with"),
     ],
 )
-def test_bad_options_are_one_line_that_says_what_to_do(options, message):
+def test_invalid_options_raise_one_line_errors(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         small(**options)
     assert "\n" not in str(caught.value)

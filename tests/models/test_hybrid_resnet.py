@@ -1,4 +1,4 @@
-"""The hybrid equals torchvision's features followed by torch's own encoder layers, with the same weights."""
+"""The hybrid equals torchvision's features followed by PyTorch's encoder layers, with the same weights."""
 
 import re
 
@@ -14,7 +14,7 @@ from vitreous.models.hybrid_resnet import VARIANTS, hybrid_resnet
 
 
 class ByHand(nn.Module):
-    """Everything from torch and torchvision, for one image size."""
+    """Built from PyTorch and torchvision modules, for one image size."""
 
     def __init__(self, backbone, config, num_cells):
         super().__init__()
@@ -72,13 +72,13 @@ def twins(backbone, size, **options):
 
 
 def assert_every_branch_matters(model, images):
-    """The proof of sight: any one block reduced to its shortcut moves the output."""
+    """Sensitivity check: reducing any block to its shortcut changes the output."""
     expected = model(images)
     for index, block in enumerate(model.blocks):
         original, block.forward = block.forward, (getattr(block, "downsample", None) or Skip()).forward
         moved = error(model(images), expected)
         block.forward = original
-        assert moved > 1e-2, f"block {index} could be removed and nobody would notice ({moved:.1e})"
+        assert moved > 1e-2, f"block {index} does not affect the output ({moved:.1e})"
     assert error(model(images), expected) == 0
 
 
@@ -160,12 +160,12 @@ def test_only_the_encoders_attention_is_recorded():
     ("call", "message"),
     [
         (lambda: hybrid_resnet("resnet19", num_stages=3, depth=2), "backbone must be one of resnet18.* got 'resnet19'"),
-        (lambda: hybrid_resnet("resnet18", num_stages=5, depth=2), "num_stages must lie between 1 and 4, got 5"),
+        (lambda: hybrid_resnet("resnet18", num_stages=5, depth=2), "num_stages must be between 1 and 4, got 5"),
         (lambda: VARIANTS["hybrid_resnet18_tiny"].override(depths=(6,)), r"depths must have 2 to 5 numbers.*\(6,\)"),
         (lambda: VARIANTS["hybrid_resnet18_tiny"].override(num_heads=5), "multiple of num_heads"),
     ],
 )
-def test_bad_options_are_one_line_that_says_what_to_do(call, message):
+def test_invalid_options_raise_one_line_errors(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The last block computes only what is read: the same outputs and gradients, fewer tokens, and only where it may."""
+"""The last-block shortcut: same outputs and gradients with fewer tokens, applied only where valid."""
 
 import pytest
 import torch
@@ -62,16 +62,16 @@ def last_mlp_sees(model, images):
         ({"position": "relative"}, 17),
     ],
 )
-def test_only_the_tokens_that_are_read_go_through_the_last_mlp(options, number):
+def test_the_last_mlp_gets_only_the_tokens_that_are_read(options, number):
     model, images = tiny(**options), torch.randn(1, 3, 64, 64)
     every = last_mlp_sees(model, images)
     assert last_mlp_sees(shortened(model), images) == [number]
-    assert every[0] >= 17, "no model does it by itself"
-    assert last_mlp_sees(shortened(model), images) == [number], "twice is once"
+    assert every[0] >= 17, "models do not do this by default"
+    assert last_mlp_sees(shortened(model), images) == [number], "applying it twice has no further effect"
 
 
-def test_a_hook_that_only_looks_changes_nothing():
-    """Neither outputs nor gradients, dropout included."""
+def test_observing_hooks_do_not_change_results():
+    """Outputs and gradients stay the same, with dropout."""
     model, images = shortened(tiny(drop_rate=0.3, drop_path_rate=0.2)).train(), torch.randn(4, 3, 64, 64)
 
     def run():
@@ -87,7 +87,7 @@ def test_a_hook_that_only_looks_changes_nothing():
 
 
 class Exchanged(nn.Linear):
-    """As an adapter would be: a linear layer that is more than its weights."""
+    """A linear layer with extra computation, such as an adapter."""
 
     def forward(self, x):
         return super().forward(x) + 1
@@ -111,7 +111,7 @@ def wrap_block(model):
 
 
 @pytest.mark.parametrize("change", [exchange, wrap_mixer, wrap_block])
-def test_a_block_that_somebody_changed_stays_whole(change):
+def test_a_modified_block_is_not_shortened(change):
     model, images = tiny(), torch.randn(2, 3, 64, 64)
     change(model)
     whole = model(images)
@@ -119,7 +119,7 @@ def test_a_block_that_somebody_changed_stays_whole(change):
     assert torch.equal(model(images), whole)
 
 
-def test_other_families_are_left_alone():
+def test_other_families_are_not_changed():
     model = vt.create_model("swin_tiny", image_size=64, num_classes=5)
     assert tokens_read(model) is None
     shorten_last_block(model)

@@ -18,7 +18,7 @@ from vitreous.layers.performer import Performer
 from vitreous.layers.separable import SeparableConv
 from vitreous.models.metaformer import CONV_SIZES, POOL_SIZES, VARIANTS, MetaFormerConfig, ScaledBlock
 
-#: What timm's functions hand to its class, which unlike them takes other widths.
+#: Arguments that timm's model functions pass to its class, which accepts other widths.
 FAMILIES = {
     "poolformer_s12": {
         "downsample_norm": None,
@@ -37,7 +37,7 @@ FAMILIES = {
     },
 }
 TINY = {"dims": (32, 64, 96, 128), "depths": (1, 1, 2, 2), "num_classes": 10}
-AS_TIMM = {"final_norm": "pooled"}  # where it has PoolFormer's last norm
+AS_TIMM = {"final_norm": "pooled"}  # position of PoolFormer's final norm in timm
 
 
 def ours_tiny(name, **options):
@@ -64,7 +64,7 @@ def test_timm_at_full_size():
 
 @pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
-def test_maps_are_those_of_timm(name):
+def test_maps_equal_timm(name):
     ours, theirs, images = ours_tiny(name, **AS_TIMM), timm_tiny(name), torch.randn(1, 3, 64, 96)
     vt.load_weights(ours, theirs.state_dict())
     maps = ours.features(images).maps
@@ -95,7 +95,7 @@ def test_macs_equal_timm_on_the_meta_device(name):
 
 
 def as_poolformer(name):
-    """Stages and the steps between them in one row, scales without a module of their own."""
+    """Convert to names that count stages and downsampling layers together, with scales as parameters."""
     name = re.sub(r"stages.(\d).downsample.conv", lambda m: f"network.{2 * int(m[1]) - 1}.proj", name)
     name = re.sub(r"stages.(\d).blocks", lambda m: f"network.{2 * int(m[1])}", name)
     name = re.sub(r"layer_scale(\d).scale", r"layer_scale_\1", name)
@@ -103,7 +103,7 @@ def as_poolformer(name):
 
 
 def as_baselines(name):
-    """Stages in one row, steps in another; norms told by their place."""
+    """Convert to names with separate stages and downsampling layers, and norms by index."""
     name = name.replace("stem.norm", "downsample_layers.0.post_norm").replace("stem", "downsample_layers.0")
     name = re.sub(r"stages.(\d).downsample", r"downsample_layers.\1", name)
     name = re.sub(r"(downsample_layers.[123]).norm", r"\1.pre_norm", name)
@@ -119,7 +119,7 @@ def as_baselines(name):
     ],
 )
 @torch.no_grad()
-def test_the_authors_names(name, rename, source):
+def test_original_names(name, rename, source):
     theirs, ours = timm_tiny(name), ours_tiny(name, **AS_TIMM)
     state = {rename(key): tensor for key, tensor in theirs.state_dict().items()}
     assert theirs_file.checkpoint_filter_fn(state, theirs).keys() == theirs.state_dict().keys() != state.keys()
@@ -152,7 +152,7 @@ def test_each_paper_has_its_own_blocks():
     assert not [name for name, _ in both.stages.named_parameters() if re.search(r"(norm.|mlp.fc.|proj).bias", name)]
 
 
-def test_another_mixer_takes_the_place_of_the_papers():
+def test_another_mixer_replaces_the_papers():
     everywhere, in_two_stages = (ours_tiny(name, mixer="performer") for name in ("convformer_s18", "caformer_s18"))
     kind = type(Performer().build(everywhere.config.block_context(0, (4, 4), 0)))
     assert {type(block.mixer) for block in everywhere.blocks} == {kind}
@@ -170,7 +170,7 @@ def test_any_size(name, size):
 
 
 @torch.no_grad()
-def test_the_hidden_layer_comes_and_goes_with_the_classifier():
+def test_the_hidden_layer_belongs_to_the_classifier():
     model, images = fill(ours_tiny("convformer_s18")), torch.randn(2, 3, 64, 64)
     pooled = model.pooled(model.features(images))
     hidden = model.head.norm(model.head.fc1(pooled).clamp(min=0) ** 2)
@@ -187,7 +187,7 @@ def test_the_hidden_layer_comes_and_goes_with_the_classifier():
         vt.load_weights(without, state, head="strict")
 
 
-def test_starts_as_in_the_papers():
+def test_initialization_of_the_papers():
     torch.manual_seed(0)
     model = vt.create_model("caformer_s18", depths=(1, 1, 1, 1))
     for weight in (
@@ -202,7 +202,7 @@ def test_starts_as_in_the_papers():
     assert torch.equal(pooling.blocks[0].scale1.gamma, torch.full((64,), 1e-5))
 
 
-def test_every_row_has_a_public_weight():
+def test_every_variant_has_a_public_weight():
     public = {name.split(".")[0] for pattern in ("*poolformer*", "c*former*") for name in vt.list_weights(pattern)}
     assert set(VARIANTS) <= public
     assert len(VARIANTS) == 2 * len(POOL_SIZES) + 2 * len(CONV_SIZES)
@@ -217,7 +217,7 @@ def test_every_row_has_a_public_weight():
         ({"mixer": "poool"}, "did you mean 'pool'"),
     ],
 )
-def test_bad_options_are_one_line_that_says_what_to_do(options, message):
+def test_invalid_options_raise_one_line_errors(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         MetaFormerConfig().override(**options)
     assert "\n" not in str(caught.value)

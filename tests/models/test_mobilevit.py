@@ -1,4 +1,4 @@
-"""MobileViT equals timm and transformers when it holds the same weights, at any size, odd ones too."""
+"""MobileViT equals timm and transformers with the same weights, at any size including odd ones."""
 
 import re
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ SIZES = [(64, 64), (57, 100)]
 
 @torch.no_grad()
 def seeing(model):
-    """Filled, with the statistics of some images: by random ones, SiLU and biases drown the image on its way."""
+    """Random weights with statistics of some images; with random ones the output barely depends on the image."""
     norms = [part for part in fill(model).modules() if isinstance(part, nn.BatchNorm2d)]
     for norm in norms:
         norm.momentum = 1.0
@@ -61,7 +61,7 @@ def ours(**overrides):
 
 
 def with_a_shortcut(model):
-    """The blocks that can be left out: the rest change the map's width or size."""
+    """Blocks with a shortcut; the others change the map's width or size."""
     blocks = [block for block in model.blocks if getattr(block, "has_shortcut", True)]
     return SimpleNamespace(blocks=blocks)
 
@@ -76,7 +76,7 @@ def test_timm_at_the_native_size():
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "size"), [*(("mobilevit_xxs", size) for size in SIZES), ("mobilevit_s", SIZES[1])])
 def test_timm(name, size):
-    """The second size leaves maps of 8×13, 4×7 and 2×4 cells, of which two are resized to whole patches and back."""
+    """The second size has maps of 8×13, 4×7 and 2×4 cells, of which two are resized to a multiple of the patch."""
     model, images = vt.create_model(name, image_size=64, num_classes=7), torch.randn(1, 3, *size)
     same(model, timm_model(name), images, every_block=False)
     assert_every_block_matters(with_a_shortcut(model), lambda: model(images))
@@ -84,7 +84,7 @@ def test_timm(name, size):
 
 
 def assert_attention_matters(model, images):
-    """If every token looked everywhere alike, the output would move."""
+    """With uniform attention the output changes."""
     expected = model(images)
     for part in model.modules():
         if isinstance(part, Attend):
@@ -100,7 +100,7 @@ def test_transformers(size):
 
 
 @torch.no_grad()
-def test_maps_are_those_of_timm():
+def test_maps_equal_timm():
     theirs, model = timm_model(), ours().eval()
     vt.load_weights(model, theirs.state_dict())
     images = torch.randn(1, 3, 57, 100)
@@ -110,7 +110,7 @@ def test_maps_are_those_of_timm():
     assert all(error(m.values, other) < TOLERANCE for m, other in zip(maps, expected[-5:], strict=True))
 
 
-def test_training_moves_the_statistics_as_timm_does():
+def test_batch_norm_statistics_equal_timm():
     theirs, model = timm_model().double().train(), ours().double().train()
     vt.load_weights(model, theirs.state_dict())
     images = torch.randn(4, 3, 64, 64).double()
@@ -118,7 +118,7 @@ def test_training_moves_the_statistics_as_timm_does():
     assert error(model.final.norm.running_var, theirs.final_conv.bn.running_var) < TOLERANCE
 
 
-#: From timm's names to the authors'.
+#: From timm's to the original names.
 TO_THE_AUTHORS = (
     (r"^stem\.", "conv_1.block."),
     (r"^final_conv\.", "conv_1x1_exp.block."),
@@ -172,7 +172,7 @@ def test_macs_equal_timm_on_the_meta_device(name):
 
 
 class Sums(nn.Module):
-    """A layer that adds the mean of all tokens to each, and remembers the grids it was told."""
+    """Add the mean of all tokens to each, and keep the grids it was called with."""
 
     def __init__(self):
         super().__init__()
@@ -186,7 +186,7 @@ class Sums(nn.Module):
 @torch.no_grad()
 @pytest.mark.parametrize("patch", [(2, 2), (1, 3)])
 @pytest.mark.parametrize("patches", [(1, 1), (3, 5), (4, 2)])
-def test_tokens_at_the_same_place_of_every_patch_meet(patches, patch):
+def test_tokens_at_the_same_position_of_all_patches_attend_to_each_other(patches, patch):
     layer, (p, q) = Sums(), patch
     block = fill(MobileViTBlock(4, 6, [layer], patch_size=patch, norm_eps=1e-5))
     x = torch.randn(2, 6, patches[0] * p, patches[1] * q)
@@ -200,7 +200,7 @@ def test_tokens_at_the_same_place_of_every_patch_meet(patches, patch):
 
 
 @torch.no_grad()
-def test_a_map_that_is_no_multiple_of_the_patch_is_resized_and_back():
+def test_maps_are_resized_to_a_multiple_of_the_patch_and_back():
     block = fill(MobileViTBlock(4, 6, [Sums()], patch_size=(2, 2), norm_eps=1e-5))
     x = torch.randn(2, 6, 5, 8)
     larger = nn.functional.interpolate(x, (6, 8), mode="bilinear")
@@ -215,7 +215,7 @@ def test_blocks_are_inverted_residuals_and_mixers_in_turn():
     assert model.config.depth == len(kinds)
 
 
-def test_attention_is_recorded_for_every_place_of_the_patches():
+def test_attention_is_recorded_per_position_within_patches():
     model = ours(depths=(1, 1, 1, 1, 1)).eval()
     with vt.record(model) as trace, torch.no_grad():
         model(torch.randn(2, 3, 64, 96))
@@ -232,7 +232,7 @@ def test_another_mixer(mixer):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (33, 65), (57, 78)])
-def test_odd_sizes_have_cells_for_every_pixel(size):
+def test_odd_sizes_are_padded(size):
     features = fill(ours()).features(torch.randn(1, 3, *size))
     cells = [tuple(-(-side // stride) for side in size) for stride in (2, 4, 8, 16, 32)]
     assert [tuple(m.values.shape[2:]) for m in features.maps] == cells
@@ -251,7 +251,7 @@ def test_odd_sizes_have_cells_for_every_pixel(size):
         ({"mixer": "atention"}, "did you mean 'attention'"),
     ],
 )
-def test_bad_options_are_one_line_that_says_what_to_do(options, message):
+def test_invalid_options_raise_one_line_errors(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         MobileViTConfig().override(**options)
     assert "\n" not in str(caught.value)

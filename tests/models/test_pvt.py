@@ -1,4 +1,4 @@
-"""PVT equals transformers when it holds the same weights; its class token joins in the last stage."""
+"""PVT equals transformers with the same weights; its class token is added in the last stage."""
 
 import re
 
@@ -25,13 +25,13 @@ ONE_EPS = {"embed_norm_eps": 1e-6, "mixer": Reduction(ratios=(8, 4, 2, 1), norm_
 
 
 def twin(name, image_size=224, classes=1000):
-    """transformers' model; it takes square images only, of the size it was built for."""
+    """Create transformers' model, which supports only square images of its configured size."""
     config = transformers.PvtConfig(image_size=image_size, depths=VARIANTS[name].depths, num_labels=classes)
     return Logits(transformers.PvtForImageClassification(config))
 
 
 def with_the_authors_eps(model):
-    """transformers has one ε for all norms; those of patches and keys have torch's default in the authors' code."""
+    """Set ε as in the authors' code: PyTorch's default in norms of patches and keys (transformers has one for all)."""
     for path, module in model.named_modules():
         if re.search(r"(patch_embeddings.\d|attention.self).layer_norm$", path):
             module.eps = 1e-5
@@ -50,7 +50,7 @@ def test_transformers_as_it_is():
 
 
 def test_transformers_non_square():
-    """Its tables put in by hand: the model itself can be built for squares only."""
+    """Position tables are replaced, since the model itself can be built for squares only."""
     theirs = with_the_authors_eps(twin("pvt_tiny", 64))
     for stage, embed in enumerate(theirs.model.pvt.encoder.patch_embeddings):
         cells = (64 // (4 << stage)) * (96 // (4 << stage))
@@ -68,8 +68,8 @@ def test_macs_equal_transformers_on_the_meta_device(name):
     assert_same_macs(name, lambda classes: twin(name, classes=classes))
 
 
-def as_the_authors_name_it(state):
-    """Stages counted from 1, keys and values stacked."""
+def to_original_names(state):
+    """Convert to the original names: stages from 1, keys and values fused."""
     state = {name.removeprefix("pvt.encoder."): tensor for name, tensor in state.items()}
     for name in [name for name in state if ".key." in name]:
         state[name.replace(".key.", ".kv.")] = torch.cat([state.pop(name), state.pop(name.replace("key", "value"))])
@@ -96,9 +96,9 @@ def as_the_authors_name_it(state):
     return renamed
 
 
-def test_the_authors_names():
+def test_original_names():
     theirs = fill(with_the_authors_eps(twin("pvt_tiny", 64)))
-    state = as_the_authors_name_it(theirs.state_dict())
+    state = to_original_names(theirs.state_dict())
     assert {
         "cls_token",
         "pos_embed4",
@@ -128,7 +128,7 @@ def test_positions_of_all_stages_are_resampled_while_loading():
         assert ours(torch.randn(1, 3, 96, 128)).isfinite().all()
 
 
-def test_the_class_token_joins_in_the_last_stage():
+def test_the_class_token_is_added_in_the_last_stage():
     model, images = small("pvt_tiny"), torch.randn(2, 3, 57, 78)
     with torch.no_grad(), vt.record(model) as trace:
         features = model.features(images)
@@ -150,7 +150,7 @@ def test_any_size(size):
     assert features.grid == (1, -(-size[1] // 32))
 
 
-def test_starts_as_in_the_paper():
+def test_initialization_of_the_paper():
     torch.manual_seed(0)
     model = vt.create_model("pvt_tiny", image_size=64)
     block = model.blocks[-1]
@@ -169,7 +169,7 @@ def test_starts_as_in_the_paper():
         ({"num_heads": 8}, "num_heads must be several values in a row, got 8"),
     ],
 )
-def test_bad_options_are_one_line_that_says_what_to_do(options, message):
+def test_invalid_options_raise_one_line_errors(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         vt.create_model("pvt_tiny", **options)
     assert "\n" not in str(caught.value)

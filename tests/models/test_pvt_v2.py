@@ -1,4 +1,4 @@
-"""PVT v2 equals timm and transformers when it holds the same weights."""
+"""PVT v2 equals timm and transformers with the same weights."""
 
 import re
 
@@ -33,14 +33,14 @@ def test_timm_larger_ones_with_few_blocks(name):
 
 @pytest.mark.parametrize("size", [(224, 224), (100, 131)])
 def test_timm_linear(size):
-    """Pooled to 7×7 cells, so that sizes which no ratio divides are the same too."""
+    """Pooling to 7×7 cells gives equal results for any size."""
     theirs = fill(timm.create_model("pvt_v2_b2_li", **SHALLOW))
     ours = vt.create_model("pvt_v2_b2_li", **SHALLOW)
     same(ours, theirs, torch.randn(1, 3, *size), every_block=size != (224, 224))
 
 
 @torch.no_grad()
-def test_maps_are_those_of_timm():
+def test_maps_equal_timm():
     theirs = fill(timm.create_model("pvt_v2_b0", features_only=True))
     ours = vt.create_model("pvt_v2_b0", num_classes=0).eval()
     state = {re.sub(r"stages_(\d)", r"stages.\1", name): tensor for name, tensor in theirs.state_dict().items()}
@@ -74,8 +74,8 @@ def test_macs_equal_timm_on_the_meta_device(name):
     assert_same_macs(name, lambda classes: timm.create_model(name, num_classes=classes))
 
 
-def as_the_authors_name_it(name):
-    """timm's names with stages counted from 1."""
+def to_original_names(name):
+    """Convert to the original names, with stages from 1."""
     name = re.sub(r"^patch_embed", "patch_embed1", name).replace("dwconv", "dwconv.dwconv")
     for pattern, authors in (
         (r"^stages.(\d).downsample", "patch_embed"),
@@ -86,9 +86,9 @@ def as_the_authors_name_it(name):
     return name
 
 
-def test_the_authors_names():
+def test_original_names():
     theirs = fill(timm.create_model("pvt_v2_b0"))
-    state = {as_the_authors_name_it(name): tensor for name, tensor in theirs.state_dict().items()}
+    state = {to_original_names(name): tensor for name, tensor in theirs.state_dict().items()}
     assert checkpoint_filter_fn(state, theirs).keys() == theirs.state_dict().keys() != state.keys()
     ours = vt.create_model("pvt_v2_b0").eval()
     report = vt.load_weights(ours, state)
@@ -129,7 +129,7 @@ def test_any_size(name, size):
     assert torch.equal(features.maps[-1].values.flatten(2).transpose(1, 2), features.tokens)
 
 
-def test_starts_as_in_the_paper():
+def test_initialization_of_the_paper():
     torch.manual_seed(0)
     model = vt.create_model("pvt_v2_b1", **SHALLOW)
     block = model.blocks[0]
@@ -139,5 +139,5 @@ def test_starts_as_in_the_paper():
     assert model.stages[0].downsample.conv.bias.abs().max() == 0
 
 
-def test_every_row_has_a_public_weight():
+def test_every_variant_has_a_public_weight():
     assert {name.split(".")[0] for name in vt.list_weights("pvt_v2*")} == set(VARIANTS)

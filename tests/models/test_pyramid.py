@@ -1,4 +1,4 @@
-"""A pyramid is its stages one after another; the ViT with downsampling equals the loop that describes it."""
+"""A pyramid runs its stages in sequence; the ViT with downsampling equals a direct implementation."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from vitreous.layers.position import resample
 
 
 def by_hand(model, images):
-    """Patches, then blocks with a convolution of stride 2 after some of them: as one would first write it."""
+    """Direct implementation: patches, then blocks with strided convolutions in between."""
     first = model.stages[0]
     x = F.conv2d(images, first.downsample.proj.weight, first.downsample.proj.bias, stride=16)
     grid = tuple(x.shape[2:])
@@ -40,7 +40,7 @@ def test_every_block_matters():
 
 
 def test_the_cost_falls_with_the_tokens():
-    """Twelve blocks either way, but seven of them on a quarter or a sixteenth of the tokens, and wider."""
+    """Both have twelve blocks, seven of which are wider, on a quarter or a sixteenth of the tokens."""
     plain, down = vt.cost("vit_tiny_16"), vt.cost("vit_down_tiny_16")
     assert down.attention_bytes < plain.attention_bytes
     assert down.parameters > plain.parameters

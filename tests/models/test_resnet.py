@@ -1,4 +1,4 @@
-"""ResNet equals torchvision and timm when it holds the same weights, and keeps the contract its own way."""
+"""ResNet equals torchvision and timm with the same weights."""
 
 import pytest
 import timm
@@ -25,13 +25,13 @@ def torchvision_twin(name, **options):
 
 
 def assert_every_branch_matters(model, images):
-    """The proof of sight: any one block reduced to its shortcut moves the output."""
+    """Sensitivity check: reducing any block to its shortcut changes the output."""
     expected = model(images)
     for index, block in enumerate(model.blocks):
         original, block.forward = block.forward, (block.downsample or nn.Identity()).forward
         moved = error(model(images), expected)
         block.forward = original
-        assert moved > 1e-2, f"block {index} could be removed and nobody would notice ({moved:.1e})"
+        assert moved > 1e-2, f"block {index} does not affect the output ({moved:.1e})"
     assert error(model(images), expected) == 0
 
 
@@ -55,7 +55,7 @@ def test_parity(kind):
 
 
 @torch.no_grad()
-def test_maps_are_those_of_timm():
+def test_maps_equal_timm():
     theirs = fill(timm.create_model("resnet18", features_only=True))
     ours = vt.create_model("resnet18", num_classes=0).eval()
     vt.load_weights(ours, theirs.state_dict())
@@ -76,7 +76,7 @@ def test_names_shapes_and_counts_equal_torchvision_on_the_meta_device(name):
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
 
 
-def test_training_moves_the_statistics_as_torchvision_does():
+def test_batch_norm_statistics_equal_torchvision():
     theirs = torchvision_twin("resnet18", num_classes=5).train()
     ours = vt.create_model("resnet18", num_classes=5).train()
     vt.load_weights(ours, theirs.state_dict())
@@ -86,8 +86,8 @@ def test_training_moves_the_statistics_as_torchvision_does():
     assert error(ours.stages[3][1].bn2.running_var, theirs.layer4[1].bn2.running_var) < TOLERANCE
 
 
-def test_files_that_do_not_count_batches():
-    """Older checkpoints were written before BatchNorm had a counter."""
+def test_files_without_batch_counter():
+    """Older checkpoints lack BatchNorm's batch counter."""
     state = {k: v for k, v in torchvision_twin("resnet18").state_dict().items() if "num_batches" not in k}
     assert len(state) == 102
     model = vt.create_model("resnet18").eval()
@@ -97,7 +97,7 @@ def test_files_that_do_not_count_batches():
     assert model.stem.norm.num_batches_tracked == 0
 
 
-def test_files_with_statistics_missing_or_too_many_blocks_are_refused():
+def test_files_with_missing_statistics_or_extra_blocks_raise():
     state = torchvision_twin("resnet18").state_dict()
     del state["layer2.0.downsample.1.running_mean"]
     with pytest.raises(ValueError, match=r"1 missing \(stages.1.0.downsample.1.running_mean\)"):
@@ -139,14 +139,14 @@ def test_blocks_are_the_residual_ones_in_order():
 
 
 @pytest.mark.parametrize(("block", "last"), [("basic", "bn2"), ("bottleneck", "bn3")])
-def test_branches_start_at_zero_unless_told_otherwise(block, last):
+def test_branches_are_zero_initialized_by_default(block, last):
     for zero in (True, False):
         model = vt.create_model("resnet18", block=block, depths=(1, 1, 1, 1), zero_init_residual=zero)
         assert {getattr(b, last).weight.abs().max().item() for b in model.blocks} == {0.0 if zero else 1.0}
 
 
 @pytest.mark.parametrize(("stem", "size"), [("imagenet", 7), ("small", 3)])
-def test_convolutions_start_as_torchvision_starts_them(stem, size):
+def test_convolutions_are_initialized_as_in_torchvision(stem, size):
     model = vt.create_model("resnet18", stem=stem, num_channels=8)
     assert model.stem.conv.weight.std().item() == pytest.approx((2 / (64 * size**2)) ** 0.5, rel=0.03)
     assert model.stages[3][1].conv2.weight.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)
@@ -181,7 +181,7 @@ def test_a_saved_config_is_read_back(tmp_path):
         ({"depth": 3}, "has no option 'depth'"),
     ],
 )
-def test_bad_options_are_one_line_that_says_what_to_do(options, message):
+def test_invalid_options_raise_one_line_errors(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         vt.create_model("resnet18", **options)
     assert "\n" not in str(caught.value)

@@ -1,6 +1,6 @@
-"""Swin equals timm, torchvision and transformers when it holds the same weights.
+"""Swin equals timm, torchvision and transformers with the same weights.
 
-The sizes are those on which windows divide the maps: elsewhere the others look at their padding, and we do not.
+Sizes are multiples of the window: for others the reference implementations attend to padding.
 """
 
 import re
@@ -24,7 +24,7 @@ from tests.parity import (
 )
 from vitreous.layers.window import Window
 
-SMALL = {"depths": (2, 2, 2, 2), "num_heads": (1, 2, 4, 8)}  # two blocks a stage, since every second one is shifted
+SMALL = {"depths": (2, 2, 2, 2), "num_heads": (1, 2, 4, 8)}  # two blocks per stage, since every second one is shifted
 DIM, CLASSES = 32, 10
 
 
@@ -57,7 +57,7 @@ def test_timm():
 
 
 def test_timm_not_square():
-    """In the last stage the map of 4×8 is shifted along one axis only."""
+    """In the last stage the 4×8 map is shifted along one axis only."""
     same(ours_small(4, (128, 256)), timm_small(4, (128, 256)), torch.randn(2, 3, 128, 256))
 
 
@@ -69,7 +69,7 @@ def test_torchvision(window, size):
 
 @pytest.mark.parametrize(("window", "size"), [(7, (224, 224)), (2, (128, 192))])
 def test_transformers(window, size):
-    """It shifts neither axis once one of them is no longer than the window: hence the small one."""
+    """transformers shifts neither axis if one is no longer than the window: hence the small window."""
     report = same(ours_small(window, size), Logits(transformers_small(window, size)), torch.randn(1, 3, *size))
     assert report.source == "transformers"
 
@@ -85,12 +85,12 @@ def test_transformers_files_carry_the_names_of_version_4(tmp_path):
 
 
 def as_the_original(name):
-    """The original repository counts the step between two stages to the first of them."""
+    """Convert to the original names, where downsampling belongs to the stage before."""
     name = re.sub(r"layers.(\d).downsample", lambda match: f"layers.{int(match[1]) - 1}.downsample", name)
     return name.replace("head.fc", "head")
 
 
-def test_the_names_of_the_original_repository():
+def test_original_names():
     theirs, ours = timm_small(4, (128, 128)), ours_small(4, (128, 128))
     state = {as_the_original(name): tensor for name, tensor in theirs.state_dict().items()}
     state["layers.0.blocks.1.attn_mask"] = torch.zeros(64, 16, 16)
@@ -104,7 +104,7 @@ def test_the_names_of_the_original_repository():
 
 
 @torch.no_grad()
-def test_maps_are_those_of_timm():
+def test_maps_equal_timm():
     theirs, ours = timm_small(4, (128, 256)), ours_small(4, (128, 256))
     vt.load_weights(ours, theirs.state_dict())
     images = torch.randn(1, 3, 128, 256)
@@ -137,7 +137,7 @@ def test_names_shapes_and_counts_equal_torchvision_on_the_meta_device(name, thei
 
 @torch.no_grad()
 def test_weights_do_not_depend_on_the_size_that_a_model_is_built_for():
-    """Windows larger than the map shrink with it, and their tables stay whole."""
+    """Windows larger than the map are cropped to it, and their tables are kept."""
     built_large, built_small = ours_small(7, (224, 224)), ours_small(7, (64, 96))
     report = vt.load_weights(built_small, fill(built_large).state_dict())
     assert not report.adapted
@@ -170,7 +170,7 @@ def test_another_mixer(mixer):
         ({"mixer": {"mixer": "window", "sise": 7}}, "Window has no option 'sise'; did you mean 'size'?"),
     ],
 )
-def test_bad_options_are_one_line_that_says_what_to_do(options, message):
+def test_invalid_options_raise_one_line_errors(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         vt.create_model("swin_tiny", **options)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What only ViT has: positions of every kind, dropped tokens, initialization."""
+"""ViT only: all position encodings, token dropping, initialization."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def tiny(**overrides):
 
 
 def swap_patches(images):
-    """The left and the right half of the image, exchanged."""
+    """Swap the left and right half of the image."""
     return torch.cat([images[..., 32:], images[..., :32]], dim=-1)
 
 
@@ -33,7 +33,7 @@ def test_every_position_takes_any_size(position, size):
 
 
 def test_equivariance_without_positions():
-    """A shift by whole patches permutes the tokens and changes nothing else."""
+    """Shifting by whole patches permutes the tokens."""
     model, images = tiny(position="none"), torch.randn(2, 3, 64, 64)
     shifted = torch.roll(images, (16, -32), dims=(2, 3))
     before = model.features(images).maps[0].values
@@ -56,7 +56,7 @@ def test_non_square_patches():
     assert model.strides == ((8, 16),)
 
 
-def test_tokens_stand_in_the_order_class_distillation_registers_patches():
+def test_token_order_is_class_distillation_registers_patches():
     model = fill(vt.create_model("deit_tiny_distilled_16", image_size=32, depth=1, num_registers=2))
     tokens = model.embed(torch.zeros(1, 3, 32, 32), (2, 2))[0]
     table = model.position.table[0]
@@ -92,7 +92,7 @@ def test_initialization_of_deit():
     for linear in (model.blocks[0].mlp.fc1, model.blocks[0].mixer.qkv, model.head):
         assert linear.weight.std().item() == pytest.approx(0.02, rel=0.02)
         assert linear.bias.abs().max() == 0
-    # "truncated" at ±2 absolute, which cuts nothing: the tails beyond 2σ are there
+    # truncated at ±2 absolute, so that tails beyond 2σ remain
     beyond = (model.blocks[0].mlp.fc1.weight.abs() > 0.04).float().mean().item()
     assert beyond == pytest.approx(0.0455, rel=0.05)
 

@@ -1,4 +1,4 @@
-"""ViT, DeiT and DINOv2 equal timm, transformers and torchvision when they hold the same weights."""
+"""ViT, DeiT and DINOv2 equal timm, transformers and torchvision with the same weights."""
 
 import pytest
 import timm
@@ -43,7 +43,7 @@ def test_timm_non_square_built_so():
 
 @pytest.mark.parametrize("size", [(160, 288), (288, 112), (100, 131)])
 def test_timm_positions_resized_while_running(size):
-    """Another size than the model was built for, and one that is no multiple of the patch."""
+    """A size that the model was not built for, and that is not a multiple of the patch."""
     theirs = fill(timm.create_model("vit_tiny_patch16_224", dynamic_img_size=True, dynamic_img_pad=True))
     same(vt.create_model("vit_tiny_16"), theirs, torch.randn(1, 3, *size), every_block=False)
 
@@ -139,7 +139,7 @@ def test_transformers_vit(size):
 
 
 def test_transformers_vit_positions_resized_to_non_square():
-    """Transformers interpolates without antialiasing; told so, we agree."""
+    """Transformers interpolates without antialiasing; with the same setting the results are equal."""
     config = transformers.ViTConfig(**hf_shape("tiny"))
     theirs = Logits(fill(transformers.ViTForImageClassification(config)), interpolate_pos_encoding=True)
     ours = vt.create_model("vit_tiny_16", norm_eps=config.layer_norm_eps, image_size=(160, 288)).eval()
@@ -176,7 +176,7 @@ def test_transformers_dinov2(registers, gated):
 
 
 def test_transformers_files_carry_the_names_of_version_4(tmp_path):
-    """What save_pretrained writes is what the hub holds, and not what the model in memory calls it."""
+    """Files written by save_pretrained have the hub's names, which differ from those in memory."""
     config = transformers.ViTConfig(**hf_shape("tiny"), num_hidden_layers=2)
     theirs = fill(transformers.ViTForImageClassification(config))
     theirs.save_pretrained(tmp_path)
@@ -225,7 +225,7 @@ def test_torchvision(size):
 
 
 def test_original_dinov2_names():
-    """The repository's own names: registers and the gated MLP differ from timm's, a mask token is left over."""
+    """Original names: registers and the gated MLP differ from timm's, and there is a mask token."""
     theirs = fill(timm.create_model("vit_giant_patch14_reg4_dinov2", img_size=56, depth=1))
     state = {
         name.replace("reg_token", "register_tokens").replace("mlp.fc1", "mlp.w12").replace("mlp.fc2", "mlp.w3"): tensor

@@ -1,4 +1,4 @@
-"""XCiT equals timm when it holds the same weights, and keeps the contract its own way."""
+"""XCiT equals timm with the same weights."""
 
 import pytest
 import timm
@@ -9,7 +9,7 @@ from tests.family import others_slowly
 from tests.parity import TOLERANCE, assert_same_macs, assert_same_parameters, error, fill, same
 from vitreous.models.xcit import VARIANTS, ClassBlock, CovarianceBlock
 
-#: Rows of both patch sizes and both kinds of class attention; the others differ in width and number of blocks alone.
+#: Variants of both patch sizes and class attentions; the others differ only in width and depth.
 QUICK = ["xcit_nano_12_16", "xcit_tiny_12_8"]
 
 
@@ -20,7 +20,7 @@ def theirs_of(name):
 
 
 def filled(name, **options):
-    """timm's model with weights that matter, and with temperatures at which channels tell each other apart."""
+    """timm's model with random weights, and temperatures at which channels have different weights."""
     model = fill(timm.create_model(theirs_of(name), **options))
     with torch.no_grad():
         for block in model.blocks:
@@ -60,8 +60,8 @@ def test_timm_at_sizes_that_are_no_multiples_of_the_patch():
 
 @pytest.mark.parametrize("name", ["xcit_nano_12_16", "xcit_tiny_12_16"])
 @torch.no_grad()
-def test_the_map_is_what_stands_beside_the_class_token(name):
-    """Both kinds of class attention, with the patches normalized or not: the patches are timm's too."""
+def test_the_map_is_the_patch_tokens(name):
+    """Both kinds of class attention, with patches normalized or not; patches equal timm's as well."""
     theirs, ours = filled(name), vt.create_model(name, num_classes=0).eval()
     vt.load_weights(ours, theirs.state_dict())
     images = torch.randn(2, 3, 48, 80)
@@ -73,7 +73,7 @@ def test_the_map_is_what_stands_beside_the_class_token(name):
     assert error(ours(images), expected[:, 0]) < TOLERANCE
 
 
-def test_training_moves_the_statistics_as_timm_does():
+def test_batch_norm_statistics_equal_timm():
     theirs = filled("xcit_nano_12_16", num_classes=5, depth=2).train()
     ours = vt.create_model("xcit_nano_12_16", num_classes=5, depths=(2, 2)).train()
     vt.load_weights(ours, theirs.state_dict())
@@ -88,7 +88,7 @@ def test_training_moves_the_statistics_as_timm_does():
 
 
 def as_original(state):
-    """The original repository's names: positions called otherwise, class attention with one stacked projection."""
+    """Convert to the original names: other position names, fused projection in class attention."""
     original = {name.replace("pos_embed.", "pos_embeder."): tensor for name, tensor in state.items()}
     for name in [name for name in original if name.startswith("cls_attn") and ".attn.q." in name]:
         parts = [original.pop(name.replace(".q.", f".{part}.")) for part in "qkv"]
@@ -97,7 +97,7 @@ def as_original(state):
 
 
 @torch.no_grad()
-def test_names_of_the_original_repository():
+def test_original_names():
     theirs, ours = filled("xcit_nano_12_16", depth=2), vt.create_model("xcit_nano_12_16", depths=(2, 2)).eval()
     state = as_original(theirs.state_dict())
     assert "cls_attn_blocks.1.attn.qkv.bias" in state
@@ -108,7 +108,7 @@ def test_names_of_the_original_repository():
     assert error(ours(images), theirs(images)) < TOLERANCE
 
 
-def test_files_that_do_not_fit_are_refused():
+def test_mismatched_files_raise():
     state = as_original(filled("xcit_nano_12_16", depth=2).state_dict())
     ours = vt.create_model("xcit_nano_12_16", depths=(2, 2))
     for name, wrong in (
@@ -132,7 +132,7 @@ def test_macs_equal_timm_on_the_meta_device(name):
     assert_same_macs(name, lambda classes: timm.create_model(theirs_of(name), num_classes=classes))
 
 
-def test_rows_start_as_timm_starts_them():
+def test_initialization_equals_timm():
     for name in ("xcit_nano_12_16", "xcit_tiny_24_8"):
         ours, theirs = vt.create_model(name), timm.create_model(theirs_of(name))
         assert ours.layers[0].scale1.gamma.unique() == theirs.blocks[0].gamma1.unique()
@@ -149,13 +149,13 @@ def test_blocks_are_both_kinds_in_order():
     assert model.config.depth == 14
 
 
-def test_paths_are_dropped_at_one_rate_and_never_that_of_the_class():
+def test_drop_path_is_constant_and_absent_in_class_blocks():
     model = tiny(drop_path_rate=0.3)
     assert [block.drop_path.rate for block in model.blocks] == [0.3, 0.3, 0.0]
 
 
 @torch.no_grad()
-def test_recording_shows_channels_and_then_what_the_class_token_looks_at():
+def test_recording_covariance_and_class_attention():
     model, images = tiny(), torch.randn(2, 3, 48, 80)
     with vt.record(model) as trace:
         recorded = model(images)
@@ -192,14 +192,14 @@ def test_rgb_filters_are_adapted_to_other_channels():
         ({"depths": (12,)}, r"depths must have 2 numbers, one per stage; got \(12,\)"),
         ({"depths": (12, 0)}, "each of depths must be at least 1, got 0"),
         ({"depth": 12}, "has no option 'depth'; did you mean 'depths'"),
-        ({"patch_size": (16, 8)}, r"needs a square patch of 2, 4, 8 … pixels, got \(16, 8\)"),
-        ({"patch_size": 12}, "needs a square patch of 2, 4, 8 … pixels"),
+        ({"patch_size": (16, 8)}, r"needs square patches with a side of 2, 4, 8 … pixels, got \(16, 8\)"),
+        ({"patch_size": 12}, "needs square patches with a side of 2, 4, 8 … pixels"),
         ({"num_heads": 5}, "multiple of num_heads, got dim=128, num_heads=5"),
         ({"mixer": "covarance"}, "did you mean 'covariance'"),
         ({"norm_patches": 1}, "norm_patches must be True or False, got 1"),
     ],
 )
-def test_bad_options_are_one_line_that_says_what_to_do(options, message):
+def test_invalid_options_raise_one_line_errors(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         vt.create_model("xcit_nano_12_16", **options)
     assert "\n" not in str(caught.value)

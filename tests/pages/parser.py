@@ -1,4 +1,4 @@
-"""Reads a page back: its words, its tags, and whether what opens also closes."""
+"""Parse a page: its words, its tags, and whether every tag is closed."""
 
 import re
 from html.parser import HTMLParser
@@ -7,7 +7,7 @@ VOID = {"meta", "img", "br", "path", "use"}
 
 
 class Page(HTMLParser):
-    """The page's text, and a check that what opens also closes."""
+    """The text and tags of a page; asserts that every tag is closed."""
 
     def __init__(self, text):
         super().__init__()

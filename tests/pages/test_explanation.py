@@ -1,4 +1,4 @@
-"""The page of an explanation says what applies to a model, what does not and why."""
+"""The page of an explanation shows what applies to a model, and the reason for what does not."""
 
 import dataclasses
 
@@ -10,9 +10,9 @@ from PIL import Image
 from tests.explain.explained import CLASSES, named, photo
 from tests.pages.parser import Page
 from tests.shared import DEIT_TINY, SHARED, need_shared
-from vitreous.explain.explainer import explain as take
+from vitreous.explain.explainer import explain as explain_image
 from vitreous.pages import explanation_sections
-from vitreous.pages.explanation import Entry, write_index
+from vitreous.pages.explanation import IndexEntry, write_index
 from vitreous.pages.explanation_sections import SECTIONS, verdict
 from vitreous.weights.load import load
 
@@ -24,12 +24,12 @@ def image(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def vit(image):
-    return take(named("vit_tiny_16"), image, quick=True, name="one")
+    return explain_image(named("vit_tiny_16"), image, quick=True, name="one")
 
 
 @pytest.fixture(scope="module")
 def resnet(image):
-    return take(named("resnet18"), image, quick=True, name="two")
+    return explain_image(named("resnet18"), image, quick=True, name="two")
 
 
 @pytest.fixture(scope="module")
@@ -48,20 +48,31 @@ def absent(page):
 @pytest.mark.parametrize(
     ("name", "layers", "missing"),
     [
-        pytest.param("swin_tiny", 8, {"Points that it reads", "Positions"}, marks=pytest.mark.slow),
-        ("dat_tiny", 8, {"Positions"}),
-        ("xcit_nano_12_16", 1, {"Rollout through depth", "One patch's view", "Points that it reads", "Positions"}),
-        ("mobilevit_xxs", 3, {"Points that it reads", "Positions"}),
+        pytest.param(
+            "swin_tiny", 8, {"Deformable sampling points", "Position embedding similarity"}, marks=pytest.mark.slow
+        ),
+        ("dat_tiny", 8, {"Position embedding similarity"}),
+        (
+            "xcit_nano_12_16",
+            1,
+            {
+                "Attention rollout",
+                "Attention of one patch",
+                "Deformable sampling points",
+                "Position embedding similarity",
+            },
+        ),
+        ("mobilevit_xxs", 3, {"Deformable sampling points", "Position embedding similarity"}),
     ],
 )
-def test_every_kind_of_model_shows_what_it_has(image, monkeypatch, name, layers, missing):
+def test_every_kind_of_model_shows_what_applies(image, monkeypatch, name, layers, missing):
     narrow = {"dims": (24, 48, 96, 192)} if name in ("swin_tiny", "dat_tiny") else {}
-    explanation = take(named(name, **narrow), image, methods=["gradient rollout"], quick=True)
+    explanation = explain_image(named(name, **narrow), image, methods=["gradient rollout"], quick=True)
     assert len(explanation.layers) == layers
     assert explanation.norms.lengths
     drawn = []
     monkeypatch.setattr(
-        explanation_sections, "as_drawing", lambda figure, key, alt: drawn.append(alt) or f"<svg>{key}</svg>"
+        explanation_sections, "inline_svg", lambda figure, key, alt: drawn.append(alt) or f"<svg>{key}</svg>"
     )
     reasons = {}
     for part in SECTIONS:
@@ -69,7 +80,7 @@ def test_every_kind_of_model_shows_what_it_has(image, monkeypatch, name, layers,
             assert part.draw(explanation, "0")
         except ValueError as error:
             reasons[part.title] = str(error)
-    assert set(reasons) - {"What it would say if it stopped here"} == missing
+    assert set(reasons) - {"Logit lens"} == missing
     assert len(drawn) == len(SECTIONS) - 1 - len(reasons)
     assert all(drawn)
 
@@ -81,11 +92,11 @@ def test_two_models_side_by_side(both, vit, resnet, tmp_path):
     assert len(absent(both)) == 1 + 7
     assert "This model has no attention" in both.text
     other = dataclasses.replace(resnet, title="another")
-    with pytest.raises(ValueError, match="compared on the same image"):
+    with pytest.raises(ValueError, match="must be of the same image"):
         vit.save(tmp_path / "page.html", beside=other)
 
 
-def test_the_page_needs_nothing_but_itself_and_trusts_no_name(both):
+def test_the_page_is_self_contained_and_escapes_names(both):
     assert not {"script", "link", "iframe"} & {tag for tag, _ in both.tags}
     assert "a <b>.png" in both.text
     names = [attributes["id"] for _, attributes in both.tags if "id" in attributes]
@@ -117,23 +128,23 @@ def test_the_verdict_follows_the_numbers(vit):
     rollout = vit.methods["rollout"]
     good = dataclasses.replace(rollout, deletion=torch.zeros(11), insertion=torch.ones(11))
     poor = dataclasses.replace(rollout, deletion=torch.ones(11), insertion=torch.zeros(11))
-    told = verdict(dataclasses.replace(vit, methods={"a": poor, "b": good}))
-    assert told.startswith("For this image trust b most: its faithfulness is +1.00 (in 95 of 100 cases the best")
-    assert told.endswith("No better than chance here: a.")
-    assert verdict(dataclasses.replace(vit, methods={"a": poor})).startswith("Trust none of these maps")
+    text = verdict(dataclasses.replace(vit, methods={"a": poor, "b": good}))
+    assert text.startswith("The most faithful map of this image is b: +1.00 (95 % limit of the best of 2 random maps")
+    assert text.endswith("No better than random: a.")
+    assert verdict(dataclasses.replace(vit, methods={"a": poor})).startswith("None of these maps is more faithful")
 
 
 def test_the_index_links_to_its_pages(tmp_path, vit):
-    write_index(tmp_path / "i.html", ["one"], [Entry.of("i/a <b>.html", [vit])], {"bad.jpg": "the file is empty"})
+    write_index(tmp_path / "i.html", ["one"], [IndexEntry.of("i/a <b>.html", [vit])], {"bad.jpg": "the file is empty"})
     page = Page((tmp_path / "i.html").read_text())
     assert [attributes["href"] for tag, attributes in page.tags if tag == "a"] == ["i/a%20%3Cb%3E.html"]
-    assert "bad.jpg was left out: the file is empty." in page.text
+    assert "bad.jpg was skipped: the file is empty." in page.text
 
 
 def test_gray_models_with_registers_that_pool_their_cells():
     model = named("vit_tiny_16", num_channels=1, num_registers=3, pool="mean")
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8))
-    explanation = take(model, image, quick=True)
+    explanation = explain_image(model, image, quick=True)
     assert explanation.title == "the image"
     assert next(iter(explanation.layers.values())).num_prefix == 4
     assert explanation_sections.draw_methods(explanation, "0")
@@ -143,7 +154,7 @@ def test_gray_models_with_registers_that_pool_their_cells():
 def test_a_real_model_and_a_real_photo(tmp_path):
     need_shared()
     model = load(DEIT_TINY, model="deit_tiny_16")
-    explanation = take(model, SHARED / "weights" / "images" / "n02123045_tabby.JPEG")
+    explanation = explain_image(model, SHARED / "weights" / "images" / "n02123045_tabby.JPEG")
     assert explanation.answer.best(1)[0][0] in ("tabby", "tiger cat", "Egyptian cat")
     assert explanation.trusted is not None
     explanation.save(tmp_path / "page.html")

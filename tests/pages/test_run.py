@@ -1,4 +1,4 @@
-"""The report of a run: whole from a whole folder, without the missing from a poor one, safe whatever names say."""
+"""The report of a run: complete for a complete folder, without missing parts otherwise, and safe for any names."""
 
 import json
 import re
@@ -13,12 +13,13 @@ CLASSES = ["cat", "dog", "<script>eel</script>", "$x_", "猫"]
 
 
 SECTIONS = {
-    "How it learned",
-    "What it confuses",
-    "Class by class",
-    "Label by label",
-    "How far to believe it",
-    "Worst mistakes",
+    "Learning curves",
+    "Confusion matrix",
+    "Most frequent confusions",
+    "Per-class metrics",
+    "Per-label metrics",
+    "Calibration",
+    "Most confident mistakes",
     "Settings",
 }
 
@@ -48,7 +49,7 @@ def write_predictions(run, predicted, labels, num_classes=5):
 
 
 def write_everything(run):
-    """Of eight images six are named rightly."""
+    """Of eight images six are predicted correctly."""
     write_log(run)
     (run / "config.json").write_text(json.dumps({"train": {"lr": 0.001, "betas": [0.9, 0.99]}, "name": "a & b"}))
     (run / "classes.json").write_text(json.dumps(CLASSES))
@@ -81,20 +82,20 @@ def page(tmp_path_factory):
 
 def test_a_whole_run(page):
     assert sections_of(page) == [
-        "How it learned",
-        "What it confuses",
-        "Class by class",
-        "How far to believe it",
-        "Worst mistakes",
+        "Learning curves",
+        "Confusion matrix",
+        "Per-class metrics",
+        "Calibration",
+        "Most confident mistakes",
         "Settings",
     ]
     for words in ("my run", "seed 3", "75.00%", "0.432", "1 h 02 min", "1,234,567", "train.lr", "[0.9, 0.99]", "a & b"):
         assert words in page.text, words
     assert "images per second 2" in page.text
-    assert "cat → dog 99% sure" in page.text
+    assert "cat → dog confidence 99%" in page.text
 
 
-def test_it_needs_nothing_but_itself_and_trusts_no_name(page):
+def test_the_page_is_self_contained_and_escapes_names(page):
     assert not {"script", "link", "iframe"} & {tag for tag, _ in page.tags}
     assert "<script>eel</script>" in page.text
     for tag, attributes in page.tags:
@@ -105,11 +106,11 @@ def test_it_needs_nothing_but_itself_and_trusts_no_name(page):
     assert len(names) == len(set(names))
 
 
-def test_the_matrix_has_rows_of_what_is_and_columns_of_what_was_said(page):
+def test_the_matrix_has_true_classes_as_rows_and_predictions_as_columns(page):
     cells = {a["title"]: a["class"] for tag, a in page.tags if tag == "td" and "title" in a}
-    assert cells["cat called cat: 2 (66.7%)"] == "right strong"
-    assert cells["cat called dog: 1 (33.3%)"] == "wrong"
-    assert "dog called cat: 1 (33.3%)" not in cells
+    assert cells["cat predicted as cat: 2 (66.7%)"] == "right strong"
+    assert cells["cat predicted as dog: 1 (33.3%)"] == "wrong"
+    assert "dog predicted as cat: 1 (33.3%)" not in cells
     assert len(cells) == 7
 
 
@@ -127,18 +128,18 @@ def test_many_classes_show_their_commonest_confusions(run):
     predicted[:3], predicted[4] = 7, 0
     write_predictions(run, predicted, labels, num_classes=60)
     page = report(run)
-    assert "is called times share cat class 7 3 75.0% dog cat 1 25.0%" in page.text
+    assert "true class predicted count fraction cat class 7 3 75.0% dog cat 1 25.0%" in page.text
     assert "matrix" not in [attributes.get("class") for _, attributes in page.tags]
 
 
-def test_several_labels_are_judged_one_by_one(run):
+def test_several_labels_have_metrics_each(run):
     write_log(run, score="auroc")
     targets = np.array([[1, 0, np.nan], [0, 1, 0], [1, 1, 0]], dtype=np.float32)
     logits = np.array([[2, 2, 0], [1, 1, 0], [3, 3, 0]], dtype=np.float32)
     np.savez(run / "predictions.npz", logits=logits, targets=targets)
     page = report(run)
-    assert "Label by label" in sections_of(page)
-    assert not {"What it confuses", "Class by class", "How far to believe it"} & set(sections_of(page))
+    assert "Per-label metrics" in sections_of(page)
+    assert not {"Confusion matrix", "Per-class metrics", "Calibration"} & set(sections_of(page))
     assert re.search(r"dog 0\.500 .* cat 1\.000 1\.000 2 1 0 .*<script>eel</script> – – 0 2 1", page.text)
 
 
@@ -146,9 +147,9 @@ def test_several_labels_are_judged_one_by_one(run):
     ("only", "headings"),
     [
         ("config.json", ["Settings"]),
-        ("log.jsonl", ["How it learned"]),
-        ("predictions.npz", ["What it confuses", "Class by class", "How far to believe it"]),
-        ("mistakes.npz", ["Worst mistakes"]),
+        ("log.jsonl", ["Learning curves"]),
+        ("predictions.npz", ["Confusion matrix", "Per-class metrics", "Calibration"]),
+        ("mistakes.npz", ["Most confident mistakes"]),
         ("result.json", []),
     ],
 )
@@ -158,7 +159,7 @@ def test_what_is_missing_is_left_out(run, only, headings):
             path.unlink()
     page = report(run)
     assert sections_of(page) == headings
-    assert "left out" not in page.text
+    assert "skipped" not in page.text
 
 
 def test_what_is_damaged_is_left_out_with_a_note(run):
@@ -179,7 +180,7 @@ def test_a_diverged_run_still_has_a_report(run):
     )
     (run / "result.json").write_text('{"accuracy": NaN, "seconds": 2}')
     page = report(run)
-    assert sections_of(page) == ["How it learned", "Worst mistakes", "Settings"]
+    assert sections_of(page) == ["Learning curves", "Most confident mistakes", "Settings"]
     assert "diverged" in page.text
 
 
@@ -195,7 +196,7 @@ def test_mistakes_without_attention_show_the_image_alone(run, page):
     assert images(report(run)) == 2
 
 
-def test_no_run_is_said(tmp_path):
+def test_a_missing_or_empty_run_folder(tmp_path):
     with pytest.raises(ValueError, match="there is no run folder"):
         write_report(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="nothing to report"):

@@ -1,4 +1,4 @@
-"""Every recipe runs; recipes are found by name and path; bad data gets one clear sentence."""
+"""Every recipe runs; recipes are found by name and path; unsuitable data is a clear error."""
 
 import json
 from dataclasses import replace
@@ -9,9 +9,9 @@ from PIL import Image
 
 import vitreous as vt
 from tests.train.runs import RECIPE
-from vitreous.runs.choose import choose
-from vitreous.runs.preflight import examine
-from vitreous.runs.prepare import prepare
+from vitreous.runs.choose import choose_recipe
+from vitreous.runs.preflight import preflight
+from vitreous.runs.prepare import prepare_run
 from vitreous.runs.recipe import find_recipe, list_recipes
 from vitreous.runs.run import train
 from vitreous.train.optim import AdamW
@@ -23,7 +23,7 @@ LARGE = {"imagenet_vit", "imagenet_resnet50"}
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in list_recipes()]
 )
-def test_every_recipe_smokes(name, tmp_path):
+def test_smoke_run_of_every_recipe(name, tmp_path):
     outcome = train(find_recipe(name).smoke(), tmp_path)
     assert outcome.images == 8
     assert all(np.isfinite(array).all() for array in outcome.meter.arrays().values())
@@ -31,7 +31,7 @@ def test_every_recipe_smokes(name, tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["train"]["steps"] == 2
 
 
-def test_every_recipe_says_what_it_is_and_how_it_is_run():
+def test_every_recipe_has_a_summary_and_a_command():
     from importlib import import_module
 
     for name, summary in list_recipes().items():
@@ -40,13 +40,13 @@ def test_every_recipe_says_what_it_is_and_how_it_is_run():
         assert f"vitreous train {name}" in text, f"{name} does not give its command"
 
 
-def test_the_documents_recipes():
+def test_imagenet_recipes_follow_the_papers():
     vit, resnet = find_recipe("imagenet_vit").train, find_recipe("imagenet_resnet50").train
     assert (vit.optimizer, vit.batch_size, vit.epochs) == (AdamW(lr=1e-3, weight_decay=0.05), 4096, 300)
     assert (resnet.optimizer.name, resnet.epochs) == ("sgd", 90)
 
 
-def test_a_recipe_file_of_ones_own(tmp_path):
+def test_a_recipe_in_a_user_file(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("from tests.train.runs import RECIPE as recipe\n")
     assert find_recipe(str(file)) == RECIPE
@@ -89,7 +89,7 @@ def test_a_corrupt_image_among_many_is_counted(tmp_path, memory):
     recipe = on(folder, memory=memory)
     recipe = replace(recipe, train=replace(recipe.train, steps=12))
     outcome = train(recipe, tmp_path / "run")
-    notes = prepare(recipe).notes
+    notes = prepare_run(recipe).notes
     assert any("could not be read" in note for note in notes) if memory == "yes" else "3.png" in str(outcome.unreadable)
 
 
@@ -123,25 +123,25 @@ def test_an_output_that_cannot_be_written(tmp_path):
 
 
 def test_settings_chosen_for_images(tmp_path):
-    recipe, choices = choose(str(folder_of(tmp_path / "photos", size=(100, 130))))
+    recipe, choices = choose_recipe(str(folder_of(tmp_path / "photos", size=(100, 130))))
     assert recipe.model.image_size == (96, 96)
     assert {"model", "image size", "batch", "length", "task"} <= {choice.setting for choice in choices}
     assert all(choice.reason for choice in choices)
     assert (96 // recipe.model.patch_size[0]) ** 2 >= 64
 
 
-def test_a_model_asked_for_gets_patches_that_leave_tokens(tmp_path):
-    recipe, _ = choose(str(folder_of(tmp_path / "photos")), "vit_tiny_16")
+def test_patch_size_of_a_requested_model(tmp_path):
+    recipe, _ = choose_recipe(str(folder_of(tmp_path / "photos")), "vit_tiny_16")
     assert recipe.model.patch_size == (4, 4)
 
 
 def test_digits_are_gray():
-    recipe, _ = choose("digits")
+    recipe, _ = choose_recipe("digits")
     assert recipe.model.num_channels == 1
-    assert prepare(recipe).model.spec.preprocess.num_channels == 1
+    assert prepare_run(recipe).model.spec.preprocess.num_channels == 1
 
 
-def test_one_label_cannot_be_learned_from_several(tmp_path):
+def test_single_label_task_on_multi_label_data(tmp_path):
     folder_of(tmp_path / "photos")
     (tmp_path / "t.csv").write_text("path,a,b\nphotos/cat/0.png,1,0\nphotos/cat/1.png,0,1\nphotos/dog/1.png,1,1\n")
     with pytest.raises(ValueError, match="has several labels per image, the task needs one class per image"):
@@ -150,14 +150,14 @@ def test_one_label_cannot_be_learned_from_several(tmp_path):
 
 def test_fine_tuning_is_gentler(tmp_path):
     folder = str(folder_of(tmp_path / "photos"))
-    fine, scratch = choose(folder, "vit_tiny_16", "some.safetensors")[0], choose(folder)[0]
+    fine, scratch = choose_recipe(folder, "vit_tiny_16", "some.safetensors")[0], choose_recipe(folder)[0]
     assert fine.train.layer_decay < 1
     assert fine.train.optimizer.name == "adamw"
     assert fine.train.optimizer.lr < scratch.train.optimizer.lr
 
 
 def findings(recipe):
-    return " ".join(map(str, examine(recipe, prepare(recipe))))
+    return " ".join(map(str, preflight(recipe, prepare_run(recipe))))
 
 
 @pytest.mark.parametrize(
@@ -166,30 +166,30 @@ def findings(recipe):
         ({"model": replace(RECIPE.model, patch_size=(16, 16))}, "leave 4 tokens"),
         ({"train": replace(RECIPE.train, schedule=Cosine(warmup=0.0))}, "no warm-up"),
         ({"train": replace(RECIPE.train, optimizer=AdamW(lr=0.1))}, "makes AdamW diverge"),
-        ({"train": replace(RECIPE.train, ema=0.9999)}, "to forget the beginning"),
+        ({"train": replace(RECIPE.train, ema=0.9999)}, "to forget the initial weights"),
     ],
 )
-def test_the_doctor_knows_what_fails(change, expected):
+def test_preflight_findings(change, expected):
     healthy = replace(RECIPE, train=replace(RECIPE.train, ema=0.0))
     assert expected in findings(replace(RECIPE, **change))
     assert expected not in findings(healthy)
 
 
-def test_the_doctor_sees_validation_images_in_the_training_set(tmp_path):
+def test_preflight_finds_validation_images_in_the_training_set(tmp_path):
     folder_of(tmp_path / "p" / "train")
-    folder_of(tmp_path / "p" / "val", number=3)  # the same draws: the first class's images are the same
-    assert "validation images are in the training set too" in findings(on(tmp_path / "p"))
+    folder_of(tmp_path / "p" / "val", number=3)  # same seed: the first class's images are identical
+    assert "validation images are also in the training set" in findings(on(tmp_path / "p"))
 
 
-def test_the_doctor_sees_odd_normalization():
-    prepared = prepare(RECIPE)
+def test_preflight_finds_wrong_normalization():
+    prepared = prepare_run(RECIPE)
     own = prepared.model.spec
     prepared.model.spec = replace(own, preprocess=replace(own.preprocess, std=(0.001, 0.001, 0.001)))
-    assert any("after normalization" in str(finding) for finding in examine(RECIPE, prepared))
+    assert any("after normalization" in str(finding) for finding in preflight(RECIPE, prepared))
 
 
-def test_the_doctor_warns_of_a_high_rate_for_fine_tuning(tmp_path):
-    vt.save(prepare(RECIPE).model, tmp_path / "start.safetensors")
+def test_preflight_finds_a_high_learning_rate_for_fine_tuning(tmp_path):
+    vt.save(prepare_run(RECIPE).model, tmp_path / "start.safetensors")
     gentle = replace(RECIPE.train, optimizer=AdamW(lr=5e-3))
     recipe = replace(RECIPE, weights=str(tmp_path / "start.safetensors"), train=gentle)
-    assert "soon overwrites what the weights know" in findings(recipe)
+    assert "will destroy the pretrained features" in findings(recipe)

@@ -1,4 +1,4 @@
-"""Every family's shrunk configuration is small, and the one recipe for all of them runs with it."""
+"""Every family's shrunk configuration is small and runs with the shared recipe."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Classification: soft targets, smoothing, several heads, what is measured and what is predicted."""
+"""Classification: soft targets, label smoothing, multiple heads, metrics and predictions."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 
 import vitreous as vt
-from vitreous.models.base import combine
+from vitreous.models.base import mean_logits
 from vitreous.samples import Batch, Classes, Inputs, Masks
 from vitreous.spec import Labels, Spec
-from vitreous.tasks.base import OutputsOf
+from vitreous.tasks.base import OutputsModule
 from vitreous.tasks.classify import Classify
 
 LABELS = torch.tensor([2, 0, 1, 4])
@@ -37,11 +37,11 @@ def measures(logits, targets, classes):
 
 
 @pytest.mark.parametrize("distilled", [False, True])
-def test_outputs_combine_to_the_models_answer(distilled):
+def test_combined_outputs_equal_the_forward_pass(distilled):
     model, images = tiny(distilled=distilled), torch.randn(4, 3, 32, 32)
-    outputs = OutputsOf(model)(Inputs(images))
+    outputs = OutputsModule(model)(Inputs(images))
     assert len(outputs) == 1 + distilled
-    assert torch.allclose(combine(outputs), model(images), atol=1e-6)
+    assert torch.allclose(mean_logits(outputs), model(images), atol=1e-6)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -65,13 +65,13 @@ def test_every_head_learns_from_the_labels():
 
 
 def test_the_log_shows_the_accuracy_of_all_heads_together():
-    outputs = {"class": 2 * ONE_HOT, "distill": 3 * ONE_HOT.roll(1, 1)}  # the second is surer, and wrong
+    outputs = {"class": 2 * ONE_HOT, "distill": 3 * ONE_HOT.roll(1, 1)}  # the second is more confident, and wrong
     objective = Classify().start(Spec(), "cpu")
     assert objective.monitor(outputs, batch(ONE_HOT))["accuracy"] == 0
     assert objective.monitor({"class": ONE_HOT}, batch(ONE_HOT))["accuracy"] == 1
 
 
-def test_measures_lead_with_accuracy():
+def test_metrics_start_with_accuracy():
     logits = 10 * ONE_HOT.clone()
     logits[0] = torch.arange(10.0, 0, -1)  # the true class comes third
     found = measures(logits, ONE_HOT, tuple("abcdefghij"))
@@ -96,17 +96,17 @@ def test_predictions_are_the_softmax_best_first(top):
 
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0, float("nan")])
-def test_smoothing_is_a_share(smoothing):
+def test_smoothing_bounds(smoothing):
     with pytest.raises(ValueError, match=r"smoothing must (lie in \[0, 1\)|be a number), got"):
         Classify(smoothing=smoothing)
 
 
-def test_the_wrong_number_of_classes_is_said():
+def test_wrong_number_of_classes():
     with pytest.raises(ValueError, match="num_classes=10"):
         loss_of({"class": torch.zeros(4, 7)}, ONE_HOT)
 
 
-def test_other_targets_are_named():
+def test_wrong_kind_of_target():
     masks = Batch(Inputs(torch.zeros(1, 3, 4, 4)), Masks(torch.zeros(1, 4, 4, dtype=torch.uint8)))
-    with pytest.raises(ValueError, match="learns from class labels, the data has a mask per image"):
+    with pytest.raises(ValueError, match="needs class labels, the data has a mask per image"):
         Classify().start(Spec(), "cpu").loss({"class": torch.zeros(1, 3)}, masks)

@@ -1,4 +1,4 @@
-"""Distillation: its formulas, its teacher left alone, images prepared as the teacher is used to."""
+"""Distillation: formulas, a frozen teacher, images preprocessed for the teacher."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ import vitreous as vt
 from tests.parity import fill
 from vitreous.samples import Batch, Classes, Inputs
 from vitreous.spec import Preprocess, Spec
-from vitreous.tasks.classify import Classify, LabelLoss
+from vitreous.tasks.classify import Classify, ClassifyObjective
 from vitreous.tasks.distill import Distill
 
 PREPROCESS = Preprocess(image_size=(32, 32), crop_ratio=1.0)
@@ -36,7 +36,7 @@ def loss_of(objective, student, data):
 
 
 def by_hand(pupil, advice, *, kind, temperature=1.0):
-    """What the student should learn from the teacher, written out."""
+    """The distillation loss, written out."""
     if kind == "hard":
         return -pupil.log_softmax(1)[torch.arange(3), advice.argmax(1)].mean()
     p, q = (advice / temperature).softmax(1), (pupil / temperature).softmax(1)
@@ -65,7 +65,7 @@ def test_each_head_has_its_own_teacher():
     assert student.distill_head.weight.grad.abs().max() > 0
 
 
-def test_only_the_student_learns():
+def test_only_the_student_is_trained():
     student, teacher = tiny(drop_rate=0.1), tiny(depth=1, drop_rate=0.5)
     student.train()
     teacher.train()
@@ -78,13 +78,13 @@ def test_only_the_student_learns():
     assert all(p.requires_grad for p in teacher.parameters()), "the caller's model stays as it was"
 
 
-def test_a_student_that_agrees_has_nothing_to_learn():
+def test_no_loss_for_a_student_that_equals_the_teacher():
     teacher = tiny()
     task = prepared(teacher, weight=1.0)
     assert loss_of(task, teacher, batch()).item() == pytest.approx(0, abs=1e-5)
 
 
-def test_the_teacher_sees_images_as_it_is_used_to():
+def test_images_are_renormalized_for_the_teacher():
     teacher = tiny()
     teacher.spec = Spec(Preprocess((32, 32), 1.0, mean=(0.1, 0.5, 0.9), std=(0.5, 0.25, 0.2)))
     student = tiny()
@@ -96,14 +96,14 @@ def test_the_teacher_sees_images_as_it_is_used_to():
 
 
 @pytest.mark.parametrize("size", [(16, 16), (64, 48)])
-def test_the_teacher_sees_its_own_size(size):
+def test_images_are_resized_for_the_teacher(size):
     teacher, images = tiny(image_size=size), batch().images
     resized = F.interpolate(images, size, mode="bilinear", antialias=True)
     task = prepared(teacher)
     assert torch.allclose(task.teacher(images), teacher(resized), atol=1e-5)
 
 
-def test_a_teacher_in_a_file_is_known_by_its_weights(tmp_path):
+def test_a_teacher_file_is_identified_by_its_hash(tmp_path):
     teacher, path = tiny(depth=1), tmp_path / "teacher.safetensors"
     vt.save(teacher, path)
     task = Distill(teacher=str(path))
@@ -120,12 +120,12 @@ def test_a_teacher_in_a_file_is_known_by_its_weights(tmp_path):
 @pytest.mark.parametrize(
     ("teacher", "message"),
     [
-        ({"num_classes": 7}, "teacher knows 7 classes, the student 10"),
+        ({"num_classes": 7}, "teacher has 7 classes, the student 10"),
         ({"num_classes": 0}, "no classifier"),
         ({"num_channels": 1}, "takes 1 channels, the student's images have 3"),
     ],
 )
-def test_a_teacher_that_cannot_teach_is_refused(teacher, message):
+def test_unsuitable_teachers(teacher, message):
     with pytest.raises(ValueError, match=message):
         loss_of(prepared(tiny(**teacher)), tiny(), batch())
 
@@ -143,14 +143,14 @@ def test_settings_are_checked(settings, message):
         Distill(**settings)
 
 
-def test_a_missing_teacher_is_said():
+def test_missing_teacher():
     with pytest.raises(ValueError, match="needs a teacher"):
         Distill().start(Spec(PREPROCESS), "cpu")
 
 
 def test_without_weight_there_is_no_teacher():
     objective, data = Distill(weight=0.0, smoothing=0.1).start(Spec(PREPROCESS), "cpu"), batch()
-    assert type(objective) is LabelLoss
+    assert type(objective) is ClassifyObjective
     plain = Classify(smoothing=0.1).start(Spec(PREPROCESS), "cpu")
     student = tiny()
     assert torch.equal(loss_of(objective, student, data), loss_of(plain, student, data))

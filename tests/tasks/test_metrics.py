@@ -1,4 +1,4 @@
-"""Measures on examples worked out by hand, chosen so that the usual mistakes give another number."""
+"""Metrics on examples computed by hand, chosen so that common mistakes give another result."""
 
 import math
 
@@ -24,7 +24,7 @@ def test_top_k(k, expected):
     assert metrics.top_k(scores, np.array([1, 0, 2, 0]), k=k) == expected
 
 
-def test_a_model_that_always_says_the_same_is_not_always_right():
+def test_constant_scores_are_not_always_correct():
     scores, labels = np.zeros((10, 10)), np.arange(10)
     assert metrics.accuracy(scores, labels) == 0.1
     assert metrics.top_k(scores, labels, k=5) == 0.5
@@ -55,7 +55,7 @@ def test_per_class_equals_scikit_learn():
 
 
 def test_calibration_error_by_hand():
-    """Two answers at 0.9 (one right), one at 0.6 (right), two at 0.55 in another bin (none right)."""
+    """Two predictions at 0.9 (one correct), one at 0.6 (correct), two at 0.55 in another bin (none correct)."""
     confidence = np.array([0.9, 0.9, 0.61, 0.55, 0.55])
     probabilities = np.stack([confidence, 1 - confidence], axis=1)
     labels = np.array([0, 1, 0, 1, 1])
@@ -76,7 +76,7 @@ def test_reliability_bins_hold_their_upper_edge_and_certainty():
     ("scores", "targets", "area"),
     [
         ([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], 0.75),
-        ([0.5, 0.5, 0.5], [0, 1, 1], 0.5),  # a constant knows nothing, in whatever order it comes
+        ([0.5, 0.5, 0.5], [0, 1, 1], 0.5),  # constant scores, in any order
         ([0.5, 0.5, 0.5], [1, 1, 0], 0.5),
         ([1, 1, 2, 2], [0, 1, 0, 1], 0.5),
         ([1, 2, 3, 9], [0, 0, 1, NAN], 1.0),
@@ -116,6 +116,6 @@ def test_average_precision_by_hand():
         (np.full((2, 3), NAN), np.array([0, 1]), "diverged"),
     ],
 )
-def test_what_cannot_be_measured_is_said(scores, labels, message):
+def test_invalid_scores_and_labels(scores, labels, message):
     with pytest.raises(ValueError, match=message):
         metrics.accuracy(scores, labels)

@@ -1,4 +1,4 @@
-"""Several labels: unknown ones neither count nor teach, and the loss does not depend on how a batch is divided."""
+"""Multi-label: unknown labels are ignored, and the loss does not depend on how a batch is split."""
 
 import math
 
@@ -43,7 +43,7 @@ def test_without_unknowns_it_is_binary_cross_entropy():
     assert torch.allclose(loss_of(logits, targets), F.binary_cross_entropy_with_logits(logits, targets))
 
 
-def test_unknown_labels_teach_nothing():
+def test_unknown_labels_have_no_gradient():
     logits = torch.randn(4, 3, requires_grad=True)
     loss_of(logits, TARGETS).backward()
     assert torch.equal(logits.grad == 0, TARGETS.isnan())
@@ -57,7 +57,7 @@ def test_the_loss_is_the_mean_over_parts():
     assert torch.allclose(loss_of(logits, TARGETS), sum(halves) / 2)
 
 
-def test_measures_lead_with_the_mean_over_classes_that_have_both_kinds():
+def test_metrics_start_with_the_mean_auroc_where_defined():
     logits = torch.tensor([[2.0, 1, 5], [1.0, 9, 5], [3.0, 0, 5], [2.5, 2, 4]])
     measures = measured(logits, TARGETS, ("cat", "dog", "eel"))
     assert next(iter(measures)) == "auroc"

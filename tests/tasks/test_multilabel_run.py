@@ -1,4 +1,4 @@
-"""Several labels from a table to a report, unknown ones among them."""
+"""Multi-label training from a CSV table with unknown labels to the report."""
 
 import csv
 import json
@@ -13,7 +13,7 @@ from vitreous.runs.run import train
 
 
 def table_of_scenes(folder, number=40):
-    """Which kinds a scene shows, with some of the answers missing."""
+    """A label per kind of shape in the scene, some of them missing."""
     scenes = vt.Shapes(number, 32).batch(range(number))
     draws = np.random.default_rng(0)
     with open(folder / "labels.csv", "w", newline="") as file:

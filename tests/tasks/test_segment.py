@@ -1,4 +1,4 @@
-"""Segmentation: loss and metrics against loops; meters merge; predictions can be written, read and drawn."""
+"""Segmentation: loss and metrics against naive loops, merged meters, predictions as JSON and drawings."""
 
 import json
 import math
@@ -11,8 +11,8 @@ from PIL import Image
 
 from vitreous.samples import IGNORED, Batch, Classes, Inputs, Masks
 from vitreous.tasks.meter import Metric
-from vitreous.tasks.predictions import Detections, Segmentation, color
-from vitreous.tasks.segment import PixelMeter, Segment, pixel_entropy
+from vitreous.tasks.predictions import Detections, Segmentation
+from vitreous.tasks.segment import PixelMeter, Segment, pixel_cross_entropy
 
 CLASSES = ("background", "disk", "star", "ring")
 
@@ -39,8 +39,8 @@ def test_the_loss_equals_a_loop():
 
 def test_a_batchs_loss_is_the_mean_of_its_parts():
     logits, batch = example()
-    parts = [pixel_entropy(logits[i : i + 2], batch.targets.values[i : i + 2]) for i in (0, 2)]
-    torch.testing.assert_close(pixel_entropy(logits, batch.targets.values), sum(parts) / 2)
+    parts = [pixel_cross_entropy(logits[i : i + 2], batch.targets.values[i : i + 2]) for i in (0, 2)]
+    torch.testing.assert_close(pixel_cross_entropy(logits, batch.targets.values), sum(parts) / 2)
 
 
 def naive_iou(predicted, true, index):
@@ -75,12 +75,12 @@ def test_a_metric_is_a_number_with_a_direction():
     assert json.loads(json.dumps({"loss": loss})) == {"loss": 0.25}
 
 
-def test_other_targets_and_sizes_are_refused():
+def test_wrong_targets_and_sizes_are_errors():
     logits, batch = example()
     objective = Segment().start(None, "cpu")
-    with pytest.raises(ValueError, match="segmentation learns from masks, the data has one class per image"):
+    with pytest.raises(ValueError, match="segmentation needs masks, the data has one class per image"):
         objective.loss({"masks": logits}, Batch(batch.inputs, Classes(torch.zeros(4, 3))))
-    with pytest.raises(ValueError, match=r"the model answers with \(4, 4, 5, 6\).*the masks have \(4, 5, 7\)"):
+    with pytest.raises(ValueError, match=r"the logits have shape \(4, 4, 5, 6\).*the masks \(4, 5, 7\)"):
         objective.loss({"masks": logits[..., :6]}, batch)
 
 
@@ -94,12 +94,12 @@ def test_a_segmentation_can_be_written_and_drawn():
     image = Image.new("RGB", (3, 2), (100, 100, 100))
     drawn = np.asarray(found.draw(image, opacity=1.0))
     assert tuple(drawn[0, 0]) == (100, 100, 100), "the background stays clear"
-    assert tuple(drawn[1, 1]) == color(2)
+    assert tuple(drawn[1, 1]) == class_color(2)
 
 
 def test_detections_can_be_written_and_drawn():
     found = Detections(np.array([[1.0, 2.0, 5.0, 8.0]], np.float32), ("star",), (0.9,), (2,))
     assert found.to_coco(7) == [{"image_id": 7, "category_id": 2, "score": 0.9, "bbox": [1.0, 2.0, 4.0, 6.0]}]
     assert found.to_json()["objects"][0]["name"] == "star"
-    assert found.draw(Image.new("RGB", (12, 12))).getpixel((1, 5)) == color(2)
+    assert found.draw(Image.new("RGB", (12, 12))).getpixel((1, 5)) == class_color(2)
     assert str(found) == "star 90%"

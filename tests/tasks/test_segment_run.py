@@ -1,4 +1,4 @@
-"""Segmentation end to end: trained, resumed, measured, predicted, explained, reported, exported, on two processes."""
+"""Segmentation end to end: training, resume, evaluation, prediction, explanation, report, export, two processes."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def losses(folder):
     return np.array([line["loss"] for line in lines if line["kind"] == "train"])
 
 
-def test_it_learns_and_says_what_it_measured(run):
+def test_it_trains_and_records_metrics(run):
     folder, outcome = run
     assert list(outcome.metrics)[:3] == ["miou", "pixel_accuracy", "loss"]
     assert losses(folder)[-4:].mean() < 0.6 * losses(folder)[0]
@@ -86,7 +86,7 @@ def test_a_stopped_run_ends_with_the_same_weights(run, tmp_path, monkeypatch):
 
     def stops(self, index, batch, meter):
         step(self, index, batch, meter)
-        self.stop_asked = index == 12
+        self.stop_requested = index == 12
 
     monkeypatch.setattr(Trainer, "step", stops)
     with pytest.raises(Interrupted):
@@ -96,7 +96,7 @@ def test_a_stopped_run_ends_with_the_same_weights(run, tmp_path, monkeypatch):
     assert_same(tensors(folder / "model.safetensors"), tensors(tmp_path / "run" / "model.safetensors"))
 
 
-def test_evaluation_repeats_the_runs_own_numbers(run):
+def test_evaluation_reproduces_the_recorded_metrics(run):
     folder, outcome = run
     data = vt.open_data("shapes", target=vt.Masks, image_size=(32, 32)).valid
     chosen = np.linspace(0, len(data) - 1, 64).astype(np.int64)
@@ -130,7 +130,7 @@ def test_a_region_is_explained(run, image):
 def test_the_report_shows_masks(run):
     folder, _ = run
     page = (folder / "report.html").read_text()
-    assert "IoU of each class" in page
+    assert "Per-class IoU" in page
     assert "Examples" in page
     assert page.count("data:image/png;base64") >= 3 * 12
 
@@ -146,7 +146,7 @@ def test_export_computes_the_same(run, tmp_path):
     assert [output.name for output in session.get_outputs()] == ["masks"]
 
 
-def test_a_backbone_lends_its_weights(run):
+def test_initialization_from_backbone_weights(run):
     folder, _ = run
     trained = vt.load(folder / "model.safetensors")
     fresh = RECIPE.model.override(num_classes=3).build()
@@ -164,7 +164,7 @@ from tests.tasks.test_segment_run import RECIPE
 from vitreous.runs.run import train
 from vitreous.train import parallel
 train(RECIPE, sys.argv[1])
-parallel.leave()
+parallel.destroy_process_group()
 """
 
 
@@ -190,6 +190,6 @@ def test_two_processes_follow_the_same_curve(run, tmp_path):
         ({"data": DataConfig("digits")}, "digits has one class per image, the task needs a mask per image"),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path, change, message):
+def test_incompatible_settings_are_errors(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         train(replace(RECIPE, **change), tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Small runs that the tests of training share."""
+"""Small recipes and helpers shared by the training tests."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ RECIPE = Recipe(
     ),
 )
 
-#: Nothing random inside the model, so that a batch may be divided between processes.
+#: Without dropout and stochastic depth, so that results do not depend on the number of processes.
 PLAIN = replace(
     RECIPE,
     model=replace(RECIPE.model, drop_rate=0.0, drop_path_rate=0.0),
@@ -36,7 +36,7 @@ def with_training(**changes):
 
 
 def tensors(path):
-    """A safetensors file's content as arrays."""
+    """Read a safetensors file as arrays."""
     return {name: value.numpy() for name, value in read(path).tensors.items()}
 
 

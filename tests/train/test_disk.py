@@ -1,4 +1,4 @@
-"""A disk that is full, a folder that is removed, files of odd content: a run goes on, or stops with one line."""
+"""Full disks, removed folders, corrupt files: training continues, or stops with a one-line error."""
 
 import errno
 import json
@@ -14,8 +14,8 @@ from vitreous.runs.run import train
 from vitreous.train import log as log_module
 from vitreous.train import loop
 from vitreous.train.checkpoint import Checkpoints
-from vitreous.train.log import Appended
-from vitreous.train.loop import Unfinished
+from vitreous.train.log import AppendOnlyFile
+from vitreous.train.loop import ModelNotSaved
 from vitreous.train.parallel import World
 
 SMALL = replace(
@@ -42,8 +42,8 @@ def lines(folder, kind="train"):
     return [(line["step"], line["loss"]) for line in read if line["kind"] == kind]
 
 
-def test_a_log_without_room_catches_up(whole, tmp_path, monkeypatch, capsys):
-    """No line is lost, none is cut, and it is said once."""
+def test_log_catches_up_after_a_full_disk(whole, tmp_path, monkeypatch, capsys):
+    """No line is lost or truncated, and there is one warning."""
     written, write = [], os.write
 
     def sometimes_full(number, content):
@@ -56,10 +56,12 @@ def test_a_log_without_room_catches_up(whole, tmp_path, monkeypatch, capsys):
     train(SMALL, tmp_path)
     assert lines(tmp_path) == lines(whole)
     assert lines(tmp_path, "valid") == lines(whole, "valid")
-    assert capsys.readouterr().err.count("log.jsonl cannot be written (No space left on device); the run goes on") == 1
+    assert (
+        capsys.readouterr().err.count("log.jsonl cannot be written (No space left on device); training continues") == 1
+    )
 
 
-def test_events_are_those_that_tensorboard_reads(whole):
+def test_tensorboard_reads_the_events(whole):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     events = accumulator.EventAccumulator(str(whole / "tensorboard"))
     events.Reload()
@@ -67,11 +69,11 @@ def test_events_are_those_that_tensorboard_reads(whole):
     assert found == [(step, pytest.approx(loss)) for step, loss in lines(whole)]
 
 
-def test_without_room_for_the_model_a_run_does_not_end_well(whole, tmp_path, monkeypatch, capsys):
+def test_error_if_the_model_cannot_be_saved(whole, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(loop, "save", full)
         with pytest.raises(
-            Unfinished, match=r"model.safetensors \(No space left on device\); step-00000004 in .* whole"
+            ModelNotSaved, match=r"model.safetensors \(No space left on device\); step-00000004 in .* is intact"
         ):
             train(SMALL, tmp_path)
     assert not (tmp_path / "result.json").exists()
@@ -79,8 +81,8 @@ def test_without_room_for_the_model_a_run_does_not_end_well(whole, tmp_path, mon
     assert_same(tensors(whole / "model.safetensors"), tensors(tmp_path / "model.safetensors"))
 
 
-def test_a_model_that_was_not_written_is_not_the_best(tmp_path, monkeypatch):
-    """A later, worse one that was written is; otherwise an old file would be reported under a new score."""
+def test_an_unsaved_model_is_not_the_best(tmp_path, monkeypatch):
+    """The best is a later, worse model that was saved, so that the file and the reported score agree."""
     saved, save = [], loop.save
 
     def fails_first(model, path):
@@ -105,18 +107,20 @@ def test_a_model_that_was_not_written_is_not_the_best(tmp_path, monkeypatch):
     assert len(saved) == 2
 
 
-def test_without_room_for_the_record(tmp_path, monkeypatch):
+def test_error_if_the_record_cannot_be_written(tmp_path, monkeypatch):
     from vitreous.runs import record, run
 
     with monkeypatch.context() as patch:
         patch.setattr(record, "write_atomically", full)
-        with pytest.raises(ValueError, match=r"record of the run could not be written .*; make room .* resume=True"):
+        with pytest.raises(
+            ValueError, match=r"record of the run could not be written .*; free disk space .* resume=True"
+        ):
             train(SMALL, tmp_path)
     assert run.train(SMALL, tmp_path, resume=True).steps == 4
     assert (tmp_path / "report.html").exists()
 
 
-def test_a_folder_removed_in_mid_run_is_made_again(whole, tmp_path, monkeypatch, capsys):
+def test_a_folder_removed_during_the_run_is_recreated(whole, tmp_path, monkeypatch, capsys):
     step = loop.Trainer.step
 
     def removing(self, index, batch, meter):
@@ -129,15 +133,15 @@ def test_a_folder_removed_in_mid_run_is_made_again(whole, tmp_path, monkeypatch,
     assert outcome.metrics
     assert_same(tensors(whole / LAST), tensors(tmp_path / "run" / LAST))
     said = capsys.readouterr().err
-    assert "log.jsonl was removed while the run wrote to it; a new one begins here" in said
-    assert "config.json was removed while the run went on; it was written again" in said
+    assert "log.jsonl was removed during the run; a new file was started" in said
+    assert "config.json was removed during the run and has been restored" in said
     monkeypatch.undo()
     assert train(SMALL, tmp_path / "run", resume=True).steps == 4
 
 
-def test_appended_files_take_up_where_they_are(tmp_path):
+def test_append_only_file_is_recreated_after_removal(tmp_path):
     path = tmp_path / "deep" / "log"
-    file = Appended(path)
+    file = AppendOnlyFile(path)
     file.add(b"one\n")
     assert file.flush() is None
     path.unlink()
@@ -169,20 +173,20 @@ ODD = [
 
 
 @pytest.mark.parametrize("content", ODD, ids=range(len(ODD)))
-def test_odd_descriptions_are_passed_over(tmp_path, content):
+def test_invalid_manifests_are_skipped(tmp_path, content):
     checkpoints = Checkpoints(tmp_path, keep=3, world=World())
     assert checkpoints.save(1, {"x": torch.ones(2)})
     (tmp_path / "step-00000002.json").write_bytes(content)
     (tmp_path / "step-00000003.json").mkdir()
     assert checkpoints.newest().stem == "step-00000001"
-    assert [text.split(":")[0] for text in checkpoints.complaints] == [
-        "step-00000003 is passed over",
-        "step-00000002 is passed over",
+    assert [text.split(":")[0] for text in checkpoints.warnings] == [
+        "skipped step-00000003",
+        "skipped step-00000002",
     ]
-    assert not any("\n" in text for text in checkpoints.complaints)
+    assert not any("\n" in text for text in checkpoints.warnings)
 
 
-def test_seconds_of_null_do_not_stop_a_resume(whole, tmp_path):
+def test_resume_with_null_seconds(whole, tmp_path):
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "checkpoints/step-00000004.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": None}))
@@ -196,7 +200,7 @@ def patient(**changes):
 
 @pytest.fixture
 def scores(monkeypatch):
-    """The best score after two of many evaluations."""
+    """Fake scores whose maximum comes after two of many evaluations."""
     step_of, measure, evaluate = {}, loop.Trainer.measure, loop.Trainer.evaluate
 
     def evaluating(self, valid, done, log):
@@ -214,11 +218,11 @@ def scores(monkeypatch):
     monkeypatch.setattr(loop.Trainer, "measure", scored)
 
 
-def test_it_stops_where_nothing_becomes_better(tmp_path, scores, capsys, monkeypatch):
+def test_early_stopping(tmp_path, scores, capsys, monkeypatch):
     recipe = patient(steps=40, batch_size=8, patience=3, checkpoint_every=3, ema=0.9)
     outcome = train(recipe, tmp_path / "whole")
     assert (outcome.steps, outcome.stopped_early) == (10, True)
-    assert "stopped at step 10: 3 evaluations in a row without a better score" in capsys.readouterr().err
+    assert "early stopping at step 10: no improvement in 3 evaluations" in capsys.readouterr().err
     result = json.loads((tmp_path / "whole" / "result.json").read_text())
     assert (result["steps"], result["stopped_early"]) == (10, True)
     step = loop.Trainer.step
@@ -232,7 +236,7 @@ def test_it_stops_where_nothing_becomes_better(tmp_path, scores, capsys, monkeyp
         patch.setattr(loop.Trainer, "step", dies)
         with pytest.raises(KeyboardInterrupt):
             train(recipe, tmp_path / "cut")
-    for _ in range(2):  # once more when it is done: nothing more is learned
+    for _ in range(2):  # resuming a finished run trains no further
         again = train(recipe, tmp_path / "cut", resume=True)
         assert (again.steps, again.stopped_early) == (10, True)
         for name in ("model.safetensors", "checkpoints/step-00000010.safetensors"):
@@ -243,5 +247,5 @@ def test_patience_needs_evaluations(tmp_path):
     with pytest.raises(ValueError, match="patience counts evaluations, and evaluate_every 0"):
         patient(patience=2, evaluate_every=0)
     recipe = patient(patience=2)
-    with pytest.raises(ValueError, match="there is no validation set; set it to 0"):
+    with pytest.raises(ValueError, match="needs a validation set, and there is none; set it to 0"):
         train(replace(recipe, data=replace(recipe.data, source="digits", valid_share=0)), tmp_path)

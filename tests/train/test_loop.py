@@ -1,4 +1,4 @@
-"""What the loop promises beside exact resume."""
+"""The training loop, except for exact resume."""
 
 import json
 from dataclasses import replace
@@ -20,11 +20,11 @@ LAST = "checkpoints/step-00000012.safetensors"
 
 
 def plain(recipe):
-    """Without anything random inside the model, so that batches may be divided in any way."""
+    """Disable dropout and stochastic depth, so that results do not depend on how batches are split."""
     return replace(recipe, model=replace(recipe.model, drop_rate=0.0, drop_path_rate=0.0))
 
 
-def test_the_folder_is_the_run(tmp_path):
+def test_contents_of_the_run_folder(tmp_path):
     outcome = train(RECIPE, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["train"]["batch_size"] == 16
@@ -44,7 +44,7 @@ def test_the_folder_is_the_run(tmp_path):
         assert kept["indices"].tolist() == list(range(64))
 
 
-def test_the_model_that_is_kept_is_the_one_that_is_reported(tmp_path):
+def test_the_saved_model_is_the_reported_one(tmp_path):
     outcome = train(with_training(ema=0.0, optimizer=AdamW(lr=3e-3)), tmp_path)
     scores = [
         json.loads(line)["accuracy"] for line in (tmp_path / "log.jsonl").read_text().splitlines() if '"valid"' in line
@@ -55,9 +55,9 @@ def test_the_model_that_is_kept_is_the_one_that_is_reported(tmp_path):
 
 
 def shapes_to_validate():
-    from vitreous.runs.prepare import prepare
+    from vitreous.runs.prepare import prepare_run
 
-    return prepare(RECIPE).valid
+    return prepare_run(RECIPE).valid
 
 
 def test_it_learns(tmp_path):
@@ -70,8 +70,8 @@ def test_it_learns(tmp_path):
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_accumulated_equals_whole(tmp_path):
-    """With SGD: Adam divides by gradients that are zero but for rounding, such as those of the keys' biases."""
+def test_gradient_accumulation_equals_the_full_batch(tmp_path):
+    """Uses SGD: Adam divides by gradients that are zero up to rounding, such as those of key biases."""
     for parts in (1, 2, 4):
         recipe = plain(with_training(accumulate=parts, steps=4, optimizer=SGD(lr=0.1), ema=0.0))
         train(recipe, tmp_path / str(parts))
@@ -81,20 +81,20 @@ def test_accumulated_equals_whole(tmp_path):
         np.testing.assert_allclose(four[name], value, atol=2e-5, err_msg=name)
 
 
-def test_parts_that_do_not_divide_a_share_are_an_error(tmp_path):
+def test_micro_batches_must_divide_the_batch(tmp_path):
     recipe = with_training(batch_size=64, accumulate=16)
-    with pytest.raises(ValueError, match="cannot be computed in 16 equal parts"):
+    with pytest.raises(ValueError, match="cannot be split into 16 equal micro-batches"):
         train(replace(recipe, data=replace(recipe.data, limit=40)), tmp_path)
 
 
-def test_without_a_score_the_newest_model_is_kept(tmp_path, monkeypatch):
+def test_with_nan_scores_the_newest_model_is_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(ClassMeter, "result", lambda self: {"accuracy": Metric(float("nan"))})
     train(with_training(ema=0.0), tmp_path)
     kept, last = tensors(tmp_path / "model.safetensors"), tensors(tmp_path / LAST)
     assert all(np.array_equal(value, last[f"model.{name}"]) for name, value in kept.items())
 
 
-def test_a_loss_that_is_no_number_stops_with_step_and_checkpoint(tmp_path, monkeypatch):
+def test_non_finite_loss(tmp_path, monkeypatch):
     step = Trainer.step
 
     def poisoned(self, index, batch, meter):
@@ -110,7 +110,7 @@ def test_a_loss_that_is_no_number_stops_with_step_and_checkpoint(tmp_path, monke
 
 
 def test_checkpointed_activations_change_nothing(tmp_path):
-    """Dropout and DropPath included: what was dropped is dropped again."""
+    """Recomputation repeats the random draws of dropout and stochastic depth."""
     train(with_training(steps=4), tmp_path / "stored")
     train(with_training(steps=4, checkpoint_activations=True), tmp_path / "again")
     name = "checkpoints/step-00000004.safetensors"
@@ -118,7 +118,7 @@ def test_checkpointed_activations_change_nothing(tmp_path):
 
 
 def stored_bytes(model, images):
-    """What autograd keeps for the way back, parameters left out."""
+    """Bytes that autograd stores for the backward pass, without parameters."""
     sizes = {}
 
     def keep(tensor):
@@ -134,7 +134,7 @@ def stored_bytes(model, images):
 
 
 def test_stored_activations_grow_linearly_with_tokens_when_checkpointed():
-    """With the explicit softmax they grow with the square; checkpointed, only the blocks' inputs are left."""
+    """With explicit softmax they grow quadratically; with checkpointing only the blocks' inputs are stored."""
     options = {"patch_size": 8, "dim": 32, "depth": 4, "num_heads": 4, "num_classes": 10, "position": "sincos_2d"}
 
     def measured(side, *, checkpointed):
@@ -150,7 +150,7 @@ def test_stored_activations_grow_linearly_with_tokens_when_checkpointed():
     assert many_stored > 50 * many
 
 
-def test_a_linear_probe_leaves_the_backbone_alone(tmp_path):
+def test_freezing_all_blocks_trains_only_the_head(tmp_path):
     recipe = with_training(freeze_blocks=-1, ema=0.0, steps=3)
     start = {name: value.numpy().copy() for name, value in build(recipe).state_dict().items()}
     train(recipe, tmp_path)
@@ -160,9 +160,9 @@ def test_a_linear_probe_leaves_the_backbone_alone(tmp_path):
 
 
 def build(recipe):
-    from vitreous.runs.prepare import prepare
+    from vitreous.runs.prepare import prepare_run
 
-    return prepare(recipe).model
+    return prepare_run(recipe).model
 
 
 def test_compiled_blocks_train(tmp_path, monkeypatch):
@@ -177,12 +177,12 @@ def test_precision_is_chosen_safely(monkeypatch):
 
     assert choose_precision("auto", "cpu")[0] == "fp32"
     monkeypatch.setattr(outside, "bf16_is_safe", lambda: False)
-    with pytest.raises(ValueError, match="bfloat16 ends the process on this machine"):
+    with pytest.raises(ValueError, match="bfloat16 matrix product crashes this CPU"):
         choose_precision("bf16", "cpu")
 
 
 def test_an_unknown_device_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="'cuda:7' cannot be used here"):
+    with pytest.raises(ValueError, match="'cuda:7' is not available"):
         train(with_training(device="cuda:7"), tmp_path)
 
 
@@ -199,8 +199,8 @@ def test_an_unknown_device_is_an_error(tmp_path):
         ({"freeze_blocks": -2}, "freeze_blocks must be at least -1, got -2"),
         ({"ema": 1.5}, r"ema must lie in \[0, 1\], got 1.5"),
         ({"parallel": "fdsp"}, "parallel must be one of ddp, fsdp; got 'fdsp'; did you mean 'fsdp'?"),
-        ({"parallel": "fsdp", "optimizer": "muon"}, "'muon' cannot serve with parallel='fsdp'"),
-        ({"batch_size": 10, "accumulate": 3}, "cannot be computed in 3 equal parts"),
+        ({"parallel": "fsdp", "optimizer": "muon"}, "'muon' does not support parallel='fsdp'"),
+        ({"batch_size": 10, "accumulate": 3}, "cannot be split into 3 equal micro-batches"),
         ({"clip": -1}, "clip must not be negative"),
     ],
 )

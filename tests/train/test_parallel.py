@@ -1,4 +1,4 @@
-"""Two processes learn what one does; a killed one is restarted and ends with the same weights."""
+"""Two processes follow the loss curve of one; a killed worker is restarted and reaches the same weights."""
 
 import json
 import os
@@ -33,7 +33,7 @@ if dies == "dies":
     loop.Trainer.step = mortal
 recipe = replace(PLAIN, train=replace(PLAIN.train, parallel=kind))
 train(recipe, folder)
-parallel.leave()
+parallel.destroy_process_group()
 """
 
 
@@ -74,13 +74,13 @@ def test_two_processes_follow_the_same_curve(alone, tmp_path, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_killed_worker_is_restarted_to_the_same_weights(tmp_path, kind):
-    whole, mended = run(tmp_path, kind), run(tmp_path, kind, dies=True)
-    assert_same(tensors(whole / "model.safetensors"), tensors(mended / "model.safetensors"))
+    uninterrupted, restarted = run(tmp_path, kind), run(tmp_path, kind, dies=True)
+    assert_same(tensors(uninterrupted / "model.safetensors"), tensors(restarted / "model.safetensors"))
 
 
 @pytest.mark.slow
 def test_shards_resume_on_another_number_of_processes(alone, tmp_path):
-    """Two processes write shards; one process goes on from them, and follows the same curve."""
+    """Two processes write shards; one process resumes from them and follows the same loss curve."""
     folder = run(tmp_path, "fsdp")
     for path in (folder / "checkpoints").glob("step-00000020*"):
         path.rename(path.with_name(f"gone-{path.name}"))
@@ -88,12 +88,12 @@ def test_shards_resume_on_another_number_of_processes(alone, tmp_path):
     np.testing.assert_allclose(losses(folder), losses(alone), atol=1e-5)
 
 
-def test_a_batch_that_cannot_be_shared_is_an_error():
+def test_a_batch_size_not_divisible_by_the_processes_is_an_error():
     from vitreous.train.parallel import World
 
-    with pytest.raises(ValueError, match="128 cannot be shared by 3 processes"):
-        World(rank=0, size=3).share(128)
-    assert World(rank=2, size=4).share(8) == slice(4, 6)
+    with pytest.raises(ValueError, match="128 is not divisible by 3 processes"):
+        World(rank=0, size=3).local_rows(128)
+    assert World(rank=2, size=4).local_rows(8) == slice(4, 6)
 
 
 def test_fsdp_alone_is_an_error(tmp_path):

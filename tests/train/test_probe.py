@@ -1,4 +1,4 @@
-"""A new classifier starts from a linear probe of the features, and only where it is new."""
+"""Linear probing: a new classifier, and only a new one, is fitted to frozen features."""
 
 from dataclasses import replace
 
@@ -11,13 +11,13 @@ import vitreous as vt
 from tests.train.runs import assert_same, tensors
 from vitreous.data.base import Arrays
 from vitreous.models.vit import ViTConfig
-from vitreous.runs.choose import choose
+from vitreous.runs.choose import choose_recipe
 from vitreous.runs.recipe import DataConfig, Recipe
 from vitreous.runs.run import train
 from vitreous.samples import MultiLabels
 from vitreous.train.config import TrainConfig
 from vitreous.train.loop import Interrupted, Trainer
-from vitreous.train.probe import WEIGHT_DECAY, can_probe, fit_head, look, solve
+from vitreous.train.probe import WEIGHT_DECAY, can_probe, extract_features, fit_head, fit_linear
 
 CONFIG = ViTConfig(image_size=(16, 16), patch_size=(8, 8), dim=16, depth=1, num_heads=2, num_classes=3)
 RECIPE = Recipe(
@@ -41,7 +41,7 @@ def test_it_equals_logistic_regression():
     rng = np.random.default_rng(1)
     z, labels = rng.normal(size=(80, 5)), rng.integers(0, 4, 80)
     z[np.arange(80), labels] += 1.5
-    weight, bias = solve(torch.from_numpy(z), torch.eye(4, dtype=torch.double)[labels], several=False)
+    weight, bias = fit_linear(torch.from_numpy(z), torch.eye(4, dtype=torch.double)[labels], multilabel=False)
     other = LogisticRegression(C=1 / (WEIGHT_DECAY * 80), tol=1e-10, max_iter=5000).fit(z, labels)
     np.testing.assert_allclose(weight, other.coef_, atol=1e-4)
     np.testing.assert_allclose(bias - bias.mean(), other.intercept_ - other.intercept_.mean(), atol=1e-4)
@@ -50,18 +50,18 @@ def test_it_equals_logistic_regression():
 def test_unknown_labels_do_not_count():
     z = torch.randn(40, 4, dtype=torch.double)
     targets = (z[:, :2] > 0).double()
-    known = solve(z[:30], targets[:30], several=True)
+    known = fit_linear(z[:30], targets[:30], multilabel=True)
     targets[30:] = torch.nan
-    for one, other in zip(known, solve(z, targets, several=True), strict=True):
+    for one, other in zip(known, fit_linear(z, targets, multilabel=True), strict=True):
         torch.testing.assert_close(one, other)
 
 
 def test_the_head_reads_the_features_as_they_are(data):
     model = CONFIG.build()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    said = fit_head(model, data, device="cpu")
-    assert "of 60 training images, 100.0% of them right" in said
-    features, targets = look(model, data, workers=1)
+    summary = fit_head(model, data, device="cpu")
+    assert "on 60 training images (training accuracy 100.0%)" in summary
+    features, targets = extract_features(model, data, workers=1)
     assert torch.equal((features.float() @ model.head.weight.T + model.head.bias).argmax(1), targets.argmax(1))
     changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert changed == {"head.weight", "head.bias"}
@@ -72,7 +72,7 @@ def test_several_labels(data):
     model = CONFIG.override(num_classes=2).build()
     fit_head(model, Arrays(data.images, MultiLabels(torch.from_numpy(rows)), ["red", "unknown"]), device="cpu")
     assert torch.isfinite(model.head.weight).all()
-    assert not model.head.weight[1].any(), "nothing is known of it"
+    assert not model.head.weight[1].any(), "all its labels are unknown"
 
 
 def test_a_run_starts_from_it_and_resumes_to_the_same_weights(tmp_path, monkeypatch):
@@ -81,7 +81,7 @@ def test_a_run_starts_from_it_and_resumes_to_the_same_weights(tmp_path, monkeypa
 
     def stops(self, index, batch, meter):
         step(self, index, batch, meter)
-        self.stop_asked = index == 1
+        self.stop_requested = index == 1
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", stops)
@@ -93,7 +93,7 @@ def test_a_run_starts_from_it_and_resumes_to_the_same_weights(tmp_path, monkeypa
     assert_same(*(tensors(tmp_path / name / "model.safetensors") for name in ("whole", "again")))
 
 
-def test_a_head_that_has_learned_is_kept(tmp_path, monkeypatch):
+def test_a_trained_head_is_kept(tmp_path, monkeypatch):
     model = CONFIG.override(num_classes=10).build()
     torch.nn.init.normal_(model.head.bias)
     vt.save(model, tmp_path / "learned.safetensors")
@@ -101,7 +101,7 @@ def test_a_head_that_has_learned_is_kept(tmp_path, monkeypatch):
     train(replace(RECIPE, weights=str(tmp_path / "learned.safetensors")), tmp_path / "run")
 
 
-def test_what_has_no_such_head_is_refused():
+def test_a_model_without_a_linear_head_is_refused():
     model = CONFIG.override(distilled=True).build()
     assert not can_probe(model)
     with pytest.raises(ValueError, match="choose 'random'"):
@@ -111,5 +111,5 @@ def test_what_has_no_such_head_is_refused():
 def test_it_is_chosen_for_fine_tuning(tmp_path):
     model = CONFIG.build()
     vt.save(model, tmp_path / "start.safetensors")
-    assert choose("digits", weights=str(tmp_path / "start.safetensors"))[0].train.new_head == "probe"
-    assert choose("digits")[0].train.new_head == "random"
+    assert choose_recipe("digits", weights=str(tmp_path / "start.safetensors"))[0].train.new_head == "probe"
+    assert choose_recipe("digits")[0].train.new_head == "random"

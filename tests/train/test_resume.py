@@ -1,4 +1,4 @@
-"""A run that is stopped anywhere and resumed reaches the same weights, average and optimizer, bit for bit."""
+"""Exact resume: a run stopped anywhere reaches the same weights, moving average and optimizer state, bit for bit."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.train.runs import RECIPE, assert_same, tensors, with_training
-from vitreous.runs.run import compare, train
+from vitreous.runs.run import check_settings, train
 from vitreous.train import loop
 from vitreous.train.optim import AdamW
 from vitreous.train.schedule import Cosine
@@ -23,7 +23,7 @@ LAST = "checkpoints/step-00000012.safetensors"
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The run without any interruption."""
+    """An uninterrupted run."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("whole")
     train(RECIPE, folder)
@@ -31,11 +31,11 @@ def whole(tmp_path_factory):
 
 
 class Pulled(Exception):
-    """The plug."""
+    """Simulates a process that is killed."""
 
 
 def stop_after(monkeypatch, number):
-    """The process ends after that many steps, without a chance to save."""
+    """Run for a number of steps, then stop without saving."""
     step = loop.Trainer.step
 
     def limited(self, index, batch, meter):
@@ -75,7 +75,7 @@ def test_muon_resumes_exactly(tmp_path, monkeypatch):
     assert_same(tensors(tmp_path / "whole" / LAST), tensors(tmp_path / "cut" / LAST))
 
 
-def test_a_damaged_checkpoint_is_passed_over(whole, tmp_path, monkeypatch, capsys):
+def test_a_damaged_checkpoint_is_skipped(whole, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         stop_after(patch, 9)
         with pytest.raises(Pulled):
@@ -85,11 +85,11 @@ def test_a_damaged_checkpoint_is_passed_over(whole, tmp_path, monkeypatch, capsy
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
     train(RECIPE, tmp_path, resume=True)
-    assert "step-00000008 is passed over" in capsys.readouterr().err
+    assert "skipped step-00000008" in capsys.readouterr().err
     assert_same(whole, tensors(tmp_path / LAST))
 
 
-def test_a_full_disk_costs_a_checkpoint_not_the_run(whole, tmp_path, monkeypatch, capsys):
+def test_training_continues_if_a_checkpoint_cannot_be_written(whole, tmp_path, monkeypatch, capsys):
     from vitreous.train import checkpoint
 
     write = checkpoint.write_atomically
@@ -105,7 +105,7 @@ def test_a_full_disk_costs_a_checkpoint_not_the_run(whole, tmp_path, monkeypatch
     assert_same(whole, tensors(tmp_path / LAST))
 
 
-def test_damaged_and_later_checkpoints_do_not_push_out_good_ones(tmp_path):
+def test_damaged_and_later_checkpoints_do_not_evict_intact_ones(tmp_path):
     from vitreous.train.checkpoint import Checkpoints
     from vitreous.train.parallel import World
 
@@ -116,34 +116,34 @@ def test_damaged_and_later_checkpoints_do_not_push_out_good_ones(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000600.json", "step-00000600.safetensors"]
 
 
-def test_other_classes_than_before_are_refused(tmp_path):
+def test_resuming_with_other_classes_is_an_error(tmp_path):
     train(with_training(steps=2), tmp_path)
     recipe = with_training(steps=2)
     config = json.loads((tmp_path / "config.json").read_text())
     config["model"]["dim"] = 48
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"step-00000002 does not fit"):
+    with pytest.raises(ValueError, match=r"step-00000002 does not match the model"):
         train(replace(recipe, model=replace(recipe.model, dim=48)), tmp_path, resume=True)
 
 
-def test_a_start_that_failed_may_be_tried_again(tmp_path):
+def test_a_failed_start_can_be_repeated(tmp_path):
     with pytest.raises(ValueError, match="cuda:7"):
         train(with_training(steps=2, device="cuda:7"), tmp_path)
     (tmp_path / "config.json").write_text("{}")
     assert train(with_training(steps=2), tmp_path).steps == 2
 
 
-def test_resuming_with_other_settings_is_refused(tmp_path):
+def test_resuming_with_other_settings_is_an_error(tmp_path):
     train(with_training(steps=2), tmp_path)
     with pytest.raises(ValueError, match=r"other settings \(train.optimizer.weight_decay was 0.05, is 1.0\)"):
         train(with_training(steps=2, optimizer=AdamW(weight_decay=1.0)), tmp_path, resume=True)
     with pytest.raises(ValueError, match=r"\(train.optimizer was adamw, is sgd; .*momentum was not set, is 0.9\)"):
         train(with_training(steps=2, optimizer="sgd"), tmp_path, resume=True)
-    with pytest.raises(ValueError, match="holds a run already"):
+    with pytest.raises(ValueError, match="already holds a run"):
         train(with_training(steps=2), tmp_path)
 
 
-def test_what_cures_a_diverged_run_may_change(tmp_path):
+def test_remedies_for_divergence_may_change_on_resume(tmp_path):
     train(with_training(steps=2), tmp_path)
     gentler = with_training(steps=2, optimizer=AdamW(lr=1e-4), schedule=Cosine(warmup=0.5), clip=0.5, log_every=2)
     assert train(gentler, tmp_path, resume=True).steps == 2
@@ -153,10 +153,10 @@ def test_many_differences_are_counted():
     before, now = ({"model": {"mixer": {"mixer": kind, "a": n}, "b": n, "c": n}} for kind, n in (("x", 1), ("y", 2)))
     expected = r"\(model.mixer was x, is y; model.mixer.a was 1, is 2; model.b was 1, is 2; and 1 more\)"
     with pytest.raises(ValueError, match=expected):
-        compare(before, now, "runs/one")
+        check_settings(before, now, "runs/one")
 
 
-def test_interrupting_saves_and_says_so(tmp_path, monkeypatch):
+def test_interrupt_saves_a_checkpoint(tmp_path, monkeypatch):
     step = loop.Trainer.step
 
     def interrupted(self, index, batch, meter):
@@ -189,7 +189,7 @@ def long_run(tmp_path_factory):
 
 @pytest.mark.parametrize("moment", [*range(3), *(pytest.param(i, marks=pytest.mark.slow) for i in range(3, 10))])
 def test_killed_at_a_random_moment(long_run, tmp_path, moment):
-    """A checkpoint is written after every step, so that many of the kills fall into a write."""
+    """Writes a checkpoint after every step, so that many kills hit a write."""
     process = start(KILLED, tmp_path)
     wait_for_a_step(tmp_path, process)
     time.sleep(random.Random(moment).uniform(0, 0.8))
@@ -231,7 +231,7 @@ def resume_to_the_end(expected, folder):
 
 
 def wait_for_a_step(folder, process):
-    """Until the new process has written something."""
+    """Wait until the process has written something."""
     before = latest(folder)
     end = time.monotonic() + 60
     while latest(folder) == before and process.poll() is None and time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""The schedule equals its formula at every step."""
+"""Learning rate schedules equal their formulas at every step."""
 
 import math
 
@@ -40,7 +40,7 @@ def test_other_kinds(schedule, step, expected):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
-def test_the_first_step_of_a_warmup_already_learns(schedule):
+def test_the_first_warmup_step_has_a_positive_learning_rate(schedule):
     assert schedule.override(warmup=0.1).rate(0, 100) == pytest.approx(0.1)
 
 
@@ -60,6 +60,6 @@ def test_chosen_by_name_and_by_json(name):
         ({"schedule": "linear", "warmup": 1.5}, r"warmup must lie in \[0, 1\], got 1.5"),
     ],
 )
-def test_bad_schedules_are_named(given, message):
+def test_invalid_schedules(given, message):
     with pytest.raises(ValueError, match=message):
         vt.TrainConfig(schedule=given)

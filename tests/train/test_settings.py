@@ -1,4 +1,4 @@
-"""Every setting is checked when it is made: what is no value of its kind is refused, whatever it is."""
+"""Every option validates its fields on construction, whatever is passed."""
 
 import dataclasses
 import json
@@ -39,13 +39,13 @@ KINDS = [
     Preprocess,
     *map(type, (*TASKS.values(), *OPTIMIZERS.values(), *SCHEDULES.values())),
 ]
-#: What may be anything: a teacher is a model, a file's name or a name.
+#: Fields of any type: a teacher is a model, a file or a published name.
 FREE = {"teacher", "source"}
 OPTIONS = [(kind, field.name) for kind in KINDS for field in dataclasses.fields(kind) if field.name not in FREE]
 
 
 @pytest.mark.parametrize(("kind", "name"), OPTIONS, ids=[f"{kind.__name__}.{name}" for kind, name in OPTIONS])
-def test_odd_values_are_refused_or_are_values(kind, name):
+def test_values_of_wrong_type_are_errors(kind, name):
     default = getattr(kind(), name)
     for value in ODD:
         try:
@@ -83,7 +83,7 @@ def test_odd_values_are_refused_or_are_values(kind, name):
         (lambda: Preprocess(std=(1, 1, "x")), "std needs a finite number per channel"),
     ],
 )
-def test_mistakes_name_what_is_wanted(make, message):
+def test_error_messages(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

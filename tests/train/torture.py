@@ -1,20 +1,20 @@
-"""Tiny runs that are killed, run out of disk or lose power at random moments, and must end as if nothing had happened.
+"""Kill tiny runs, fill their disk or simulate power loss at random times; after a resume the result must be identical.
 
     python -m tests.train.torture --kills 200 --full-disks 50 --power-losses 50 [--seed 0]
 
-It prints JSON: tries, ends that are bit for bit those of a run left alone, and failures with their reasons. Every try
-is a few forked processes, so that it takes one or two seconds on an idle machine.
+It prints JSON with the number of tries, the number of results bit-identical to an uninterrupted run, and failures with
+their reasons. Every try forks a few processes, which takes one or two seconds on an idle machine.
 
-- A *kill* is SIGKILL at a random moment, up to three in a row.
-- A *full disk* is a tmpfs of a random size, smaller than the run; the process must end by itself, well or with a
-  sentence (exit code 2), and goes on after the file system has grown. Needs the right to mount; else it is left out.
-- A *power loss* is simulated: after SIGKILL every file is cut to a random length, but not below what ``fsync`` has
-  promised, or filled with zeros from there on; and the last renames, up to three, are undone, since their folder was
-  not synced. Renames are lost from the last one backwards, as on file systems with an ordered journal, and removals
-  are not undone. A drive that lies about its cache, or a file system that orders nothing, is not simulated.
+- A *kill* is SIGKILL at a random time, up to three in a row.
+- A *full disk* is a tmpfs of random size, smaller than the run; the process must exit with code 0, or 2 and a message,
+  and is resumed after the file system has been enlarged. Skipped without the permission to mount.
+- A *power loss* is simulated: after SIGKILL every file is truncated to a random length, or zero-filled from there, but
+  never below its last ``fsync``, and up to three of the last renames are undone, since their folder was not synced.
+  Renames are lost in reverse order, as on file systems with an ordered journal, and deletions are not undone. Drives
+  that ignore cache flushes and file systems without ordering are not simulated.
 
-Weights, average and optimizer of the last checkpoint are compared, the kept model, and the losses in the log. After a
-full disk the kept model may be another: an evaluation whose model found no room does not count as the best.
+Compared are weights, moving average and optimizer state of the last checkpoint, the saved model, and the logged losses.
+After a full disk the saved model may differ: an evaluation whose model could not be saved does not count as the best.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ TINY = replace(
     data=replace(RECIPE.data, limit=16),
     train=replace(RECIPE.train, steps=STEPS, batch_size=8, checkpoint_every=1, evaluate_every=2),
 )
-LONGEST = 120  # seconds that a process may take
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # where writing costs no time
-SAID = Path(tempfile.gettempdir()) / f"torture-{os.getpid()}.txt"  # by the last process
+TIMEOUT = 120  # seconds per process
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # memory file system, for speed
+OUTPUT = Path(tempfile.gettempdir()) / f"torture-{os.getpid()}.txt"  # of the last process
 
 
 @dataclass
 class Tally:
-    """How a kind of trouble ended."""
+    """Results of one kind of failure."""
 
     tries: int = 0
     exact: int = 0
-    interrupted: int = 0  # tries whose process had not ended before the trouble came
+    interrupted: int = 0  # tries in which the failure hit a running process
     failures: list[str] = field(default_factory=list)
 
     def count(self, number: int, attempt: Callable[[random.Random], bool], seed: int) -> Tally:
@@ -73,19 +73,19 @@ class Tally:
 
 
 class Failure(Exception):
-    """A run that did not end as it should."""
+    """A run that ended in a wrong state."""
 
 
 def started(folder: Path, prepare: Callable[[], None] = lambda: None) -> int:
-    """The number of a process that begins or resumes the run in the folder; what it says goes into a file."""
+    """Fork a process that starts or resumes the run, with its output redirected to a file; return its process id."""
     child = os.fork()
     if child:
         return child
     code = 1
     try:
-        said = os.open(SAID, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(said, 1)
-        os.dup2(said, 2)
+        output = os.open(OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
         prepare()
         train(TINY, folder, resume=True)
         code = 0
@@ -99,7 +99,7 @@ def started(folder: Path, prepare: Callable[[], None] = lambda: None) -> int:
 
 
 def ended(child: int, seconds: float) -> int | None:
-    """The exit code, negative of a signal; None when it still runs after that time."""
+    """Return the exit code (negative for a signal), or None if the process still runs after ``seconds``."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         number, status = os.waitpid(child, os.WNOHANG)
@@ -116,12 +116,12 @@ def kill(child: int) -> None:
 
 def to_the_end(folder: Path, allowed: tuple[int, ...] = (0,)) -> int:
     child = started(folder)
-    code = ended(child, LONGEST)
+    code = ended(child, TIMEOUT)
     if code is None:
         kill(child)
-        raise Failure(f"it hung for {LONGEST} seconds")
+        raise Failure(f"it hung for {TIMEOUT} seconds")
     if code not in allowed:
-        raise Failure(f"exit code {code}: {SAID.read_text()[-600:]}")
+        raise Failure(f"exit code {code}: {OUTPUT.read_text()[-600:]}")
     return code
 
 
@@ -131,7 +131,7 @@ def losses(folder: Path) -> list[tuple[int, float]]:
 
 
 def differs(folder: Path, reference: Path, *, kept: bool = True) -> str:
-    """The first thing that is not as in the run that was left alone."""
+    """Return the first difference from the uninterrupted run, or an empty string."""
     names = [f"checkpoints/step-{STEPS:08}.safetensors", *(["model.safetensors"] if kept else [])]
     for name in names:
         ours, theirs = tensors(folder / name), tensors(reference / name)
@@ -143,7 +143,7 @@ def differs(folder: Path, reference: Path, *, kept: bool = True) -> str:
         if not (folder / name).exists():
             return f"{name} is missing"
     if left := [path.name for path in (folder / "checkpoints").glob(".*")]:
-        return f"half-written files are left: {left}"
+        return f"temporary files remain: {left}"
     return "" if losses(folder) == losses(reference) else "the log differs"
 
 
@@ -155,7 +155,7 @@ def check(folder: Path, reference: Path, *, kept: bool = True) -> None:
 @dataclass(frozen=True)
 class Torture:
     reference: Path
-    seconds: float  # that a run takes when it is left alone
+    seconds: float  # duration of an uninterrupted run
 
     def killed(self, rng: random.Random) -> bool:
         with tempfile.TemporaryDirectory(dir=MEMORY) as name:
@@ -207,12 +207,12 @@ def mount(place: Path, option: str, size: int) -> None:
 
 @dataclass(frozen=True)
 class Witness:
-    """Writes down, outside of the run, what a process has synced and renamed, and keeps what was replaced."""
+    """Records all fsyncs and renames of a process, and keeps replaced files."""
 
     folder: Path
 
     def watch(self) -> None:
-        """In the process itself, before it begins."""
+        """Patch ``os.fsync`` and ``os.replace``; called in the process before training."""
         self.folder.mkdir()
         journal = os.open(self.folder / "journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         fsync, replace_file = os.fsync, os.replace
@@ -235,7 +235,7 @@ class Witness:
         os.fsync, os.replace = watched_fsync, watched_replace  # type: ignore[assignment]
 
     def lose(self, folder: Path, rng: random.Random) -> None:
-        """Leave on the disk what a loss of power could have left."""
+        """Put the folder into a state that a power loss could have left."""
         path = self.folder / "journal"
         events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         renames = [event for event in events if "target" in event]
@@ -252,14 +252,14 @@ class Witness:
                 length = rng.randint(safe, size)
                 os.truncate(file, length)
                 if rng.random() < 0.3:
-                    os.truncate(file, size)  # zeros where nothing was written yet
+                    os.truncate(file, size)  # zero-filled
 
 
 def torture(kills: int, full_disks: int, power_losses: int, seed: int = 0) -> dict[str, object]:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(dir=MEMORY) as name:
         reference = Path(name) / "run"
-        to_the_end(reference)  # what is loaded once is not measured
+        to_the_end(reference)  # warm-up: imports and caches are not timed
         shutil.rmtree(reference)
         begin = time.monotonic()
         to_the_end(reference)
@@ -273,8 +273,8 @@ def torture(kills: int, full_disks: int, power_losses: int, seed: int = 0) -> di
             try:
                 result[kind] = vars(Tally().count(number, attempt, seed))
             except PermissionError as error:
-                result[kind] = {"left_out": f"no right to mount a file system ({error})"}
-        SAID.unlink(missing_ok=True)
+                result[kind] = {"left_out": f"no permission to mount a file system ({error})"}
+        OUTPUT.unlink(missing_ok=True)
         return result
 
 
@@ -282,8 +282,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.train.torture", description=__doc__.splitlines()[0])
     for name in ("--kills", "--full-disks", "--power-losses", "--seed"):
         parser.add_argument(name, type=int, default=0)
-    asked = parser.parse_args()
-    result = torture(asked.kills, asked.full_disks, asked.power_losses, asked.seed)
+    options = parser.parse_args()
+    result = torture(options.kills, options.full_disks, options.power_losses, options.seed)
     print(json.dumps(result, indent=1))
     return int(any(isinstance(part, dict) and part.get("failures") for part in result.values()))
 

@@ -18,10 +18,10 @@ from tests.family import SMALLEST, tiny
 from tests.parity import fill
 from tests.train.runs import with_training
 from vitreous.compress.edits import EDITS
-from vitreous.deploy.shortcuts import answer_only
+from vitreous.deploy.shortcuts import optimize_for_inference
 from vitreous.models.edit import rebuild
 from vitreous.models.vit import ViTConfig
-from vitreous.runs.prepare import prepare
+from vitreous.runs.prepare import prepare_run
 from vitreous.train.loop import Trainer
 from vitreous.train.outside import checkpoint_blocks, compile_blocks
 from vitreous.train.parallel import World
@@ -280,7 +280,7 @@ OUTSIDE = {
     "compiled in place": lambda model: (model.compile(), compile_blocks(model), model)[-1],
     "wrapped inside": wrap_inside,
     "recomputed": lambda model: (checkpoint_blocks(model), model)[-1],
-    "accelerated": lambda model: (answer_only(model), model)[-1],
+    "accelerated": lambda model: (optimize_for_inference(model), model)[-1],
     "channels last": lambda model: model.to(memory_format=torch.channels_last),
     "frozen": lambda model: model.requires_grad_(False),
     "with notes": noted,
@@ -317,7 +317,7 @@ def test_use_does_not_change_the_structure(name):
 
 def test_training_keeps_the_edits(tmp_path):
     recipe = with_training(steps=2, checkpoint_activations=True)
-    prepared = prepare(recipe)
+    prepared = prepare_run(recipe)
     prepared.model.edit(vt.ReplaceActivation(act="relu"))
     trainer = Trainer(
         prepared.model,

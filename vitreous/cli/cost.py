@@ -8,47 +8,56 @@ from typing import Annotated
 import tyro
 from rich.table import Table
 
-from vitreous.cli.show import count, duration, out, size, table
+from vitreous.cli.arguments import defaults_to
+from vitreous.cli.display import count, duration, out, size, table
 from vitreous.cost import Cost, Precision
 from vitreous.cost import cost as cost_of
 from vitreous.plan import USABLE, Plan
 from vitreous.plan import plan as make_plan
 
-Names = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODELS…")]
+Names = Annotated[
+    tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODELS…", help_behavior_hint="(required)")
+]
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
 
 
-def cost(models: Names, image_size: tuple[int, ...] = (), batch: int = 1, precision: Precision = "fp32") -> None:
-    """What models cost: parameters, multiply-accumulates, memory. All from formulas, nothing is run.
+def cost(
+    models: Names,
+    image_size: Annotated[tuple[int, ...], defaults_to("the model's own")] = (),
+    batch: int = 1,
+    precision: Precision = "fp32",
+) -> None:
+    """Compute parameters, multiply-accumulates and memory of models from formulas, without running them.
 
     Args:
         models: One or more model names, such as vit_base_16.
-        image_size: One or more image sizes in pixels; the model's own if none is given.
-        batch: Images at a time.
-        precision: Precision of activations: fp32, bf16 or fp16.
+        image_size: One or more image sizes in pixels.
+        batch: Batch size.
+        precision: Precision of the activations.
     """
     if not models:
-        raise ValueError("name at least one model, as in: vitreous cost vit_base_16")
+        raise ValueError("give at least one model name, as in: vitreous cost vit_base_16")
     costs = [cost_of(m, s, batch=batch, precision=precision) for m in models for s in (image_size or (None,))]
-    out.print(compute(costs))
-    out.print(memory(costs))
+    out.print(compute_table(costs))
+    out.print(memory_table(costs))
     for name in models if len(models) == 1 else ():
         own = [one for one in costs if one.name == name]
-        out.print(components(own[0]))
-        out.print(quadratic(own))
+        out.print(component_table(own[0]))
+        out.print(quadratic_note(own))
     out.print(legend(precision))
 
 
 def legend(precision: Precision) -> str:
     copy = f" with a copy in {precision}" if precision != "fp32" else ""
     return (
-        "[dim]1 MAC is 2 FLOPs. Quadratic: the share that grows with the square of the tokens. Activations: held from "
-        "forward to backward with fused attention. Maps: all attention weights, if they were kept. Train: "
-        f"weights, gradients and AdamW's moments in fp32{copy}, and activations; + ckpt: blocks checkpointed.[/dim]"
+        "[dim]1 MAC is 2 FLOPs. Quadratic: share of the MACs that is quadratic in the token count. Activations: "
+        "saved for the backward pass, with fused attention. Maps: all attention weights, if materialized. Train: "
+        f"weights, gradients and AdamW moments in fp32{copy}, plus activations; + ckpt: with activation checkpointing."
+        "[/dim]"
     )
 
 
-def compute(costs: list[Cost]) -> Table:
+def compute_table(costs: list[Cost]) -> Table:
     rows = [
         (
             one.name,
@@ -61,10 +70,10 @@ def compute(costs: list[Cost]) -> Table:
         for one in costs
     ]
     columns = ("model", "pixels", "tokens", "parameters", "MACs", "quadratic")
-    return table(f"Compute for a batch of {costs[0].batch}", columns, rows)
+    return table(f"Compute, batch of {costs[0].batch}", columns, rows)
 
 
-def memory(costs: list[Cost]) -> Table:
+def memory_table(costs: list[Cost]) -> Table:
     rows = [
         (
             one.name,
@@ -77,14 +86,14 @@ def memory(costs: list[Cost]) -> Table:
         for one in costs
     ]
     columns = ("model", "pixels", "activations", "maps", "train", "+ ckpt")
-    return table(f"Memory for a batch of {costs[0].batch}, {costs[0].precision}", columns, rows)
+    return table(f"Memory, batch of {costs[0].batch}, {costs[0].precision}", columns, rows)
 
 
 def pixels(one: Cost) -> str:
     return f"{one.image_size[0]}×{one.image_size[1]}"
 
 
-def components(one: Cost) -> Table:
+def component_table(one: Cost) -> Table:
     other = "tokens, positions" if one.parts["mixer"].macs else "residual blocks"
     rows = [
         (
@@ -103,16 +112,16 @@ def components(one: Cost) -> Table:
     )
 
 
-def quadratic(costs: list[Cost]) -> str:
+def quadratic_note(costs: list[Cost]) -> str:
     if not costs[0].quadratic_macs:
-        return "No part of it grows faster than the number of pixels.\n"
+        return "All MACs grow linearly with the number of pixels.\n"
     shares = ", ".join(f"{one.quadratic_macs / one.macs:.0%} at {pixels(one)}" for one in costs)
     first = costs[0]
     tokens = first.crossover_tokens
     height, width = (round(math.sqrt(tokens) * side) for side in first.stride)
     return (
-        f"The part that grows with the square of the tokens makes up {shares} of the MACs.\n"
-        f"It overtakes all the rest at about {tokens:,.0f} tokens, {height:,}×{width:,} pixels.\n"
+        f"Share of the MACs quadratic in the token count: {shares}.\n"
+        f"It exceeds the other MACs from about {tokens:,.0f} tokens, {height:,}×{width:,} pixels.\n"
     )
 
 
@@ -122,23 +131,23 @@ def plan(
     devices: int,
     memory: float,
     flops: float,
-    image_size: int | None = None,
+    image_size: Annotated[int | None, defaults_to("the model's own")] = None,
     batch: int = 4096,
     precision: Precision = "bf16",
     utilization: float = 0.4,
 ) -> None:
-    """Does a training run fit, how to shard it, and how long does it take?
+    """Estimate whether a training run fits in memory, how to shard it, and how long it takes.
 
     Args:
-        model: A model's name.
-        images: Images seen in all, such as 1e9.
-        devices: How many accelerators.
-        memory: Bytes of memory of each, such as 80e9.
-        flops: Peak floating-point operations a second of each, such as 400e12.
-        image_size: In pixels; the model's own if none is given.
-        batch: Images per step, over all devices.
-        precision: Precision of activations and products.
-        utilization: The share of the peak that training really reaches.
+        model: Model name, such as vit_large_16.
+        images: Total number of training images seen, such as 1e9.
+        devices: Number of accelerators.
+        memory: Memory per accelerator in bytes, such as 80e9.
+        flops: Peak FLOP/s per accelerator, such as 400e12.
+        image_size: Image size in pixels.
+        batch: Global batch size, over all devices.
+        precision: Precision of activations and matrix products.
+        utilization: Model FLOPs utilization (MFU): the fraction of the peak that training reaches.
     """
     made = make_plan(
         model,
@@ -152,13 +161,13 @@ def plan(
         utilization=utilization,
     )
     out.print(f"[bold]{made.model}[/bold] at {made.image_size[0]}×{made.image_size[1]}: "
-              f"{count(made.parameters)} parameters, {count(made.macs)} MACs an image")  # fmt: skip
-    out.print(layouts(made))
+              f"{count(made.parameters)} parameters, {count(made.macs)} MACs per image")  # fmt: skip
+    out.print(layout_table(made))
     out.print(verdict(made))
     out.print(assumptions(made))
 
 
-def layouts(made: Plan) -> Table:
+def layout_table(made: Plan) -> Table:
     shown = [o for o in made.options if o.shards in (1, 2, 8, made.devices) or o is made.chosen]
     rows = [
         (
@@ -169,26 +178,26 @@ def layouts(made: Plan) -> Table:
         )
         for option in shown
     ]
-    columns = ("layout", "states", "an image", "images at once")
-    return table(f"Per device, of {made.devices} with {size(made.memory)} each", columns, rows)
+    columns = ("layout", "model states", "per image", "micro-batch")
+    return table(f"Memory per device ({made.devices} devices of {size(made.memory)})", columns, rows)
 
 
 def verdict(made: Plan) -> str:
     if made.chosen is None:
-        return "[bold]It does not fit[/bold], however it is sharded: more memory, smaller images or a smaller model.\n"
+        return "[bold]It does not fit[/bold] with any sharding: use more memory, smaller images or a smaller model.\n"
     steps = f"{made.accumulation} forward passes" if made.accumulation > 1 else "one forward pass"
     return (
-        f"[bold]It fits[/bold]: {made.chosen.name}; a batch of {made.batch:,} is {made.per_device:,} a device, "
-        f"in {steps}.\nIt takes about [bold]{duration(made.seconds)}[/bold]: {made.total_flops:.2g} FLOPs at "
-        f"{made.devices * made.flops * made.utilization:.2g} a second.\n"
+        f"[bold]It fits[/bold] with {made.chosen.name}: a batch of {made.batch:,} is {made.per_device:,} per device, "
+        f"in {steps}.\nTraining takes about [bold]{duration(made.seconds)}[/bold]: {made.total_flops:.2g} FLOPs at "
+        f"{made.devices * made.flops * made.utilization:.2g} FLOP/s.\n"
     )
 
 
 def assumptions(made: Plan) -> str:
     passes = "eight" if made.chosen and made.chosen.checkpointing else "six"
     return (
-        f"[dim]Assumed: {made.utilization:.0%} of the peak is reached; {USABLE:.0%} of the memory is usable; AdamW "
-        f"with fp32 states, {made.precision} products; training costs {passes} FLOPs a MAC; fused attention; "
-        "communication hides behind computation; a sharded model gathers two blocks at a time; the loader keeps "
-        "up.[/dim]"
+        f"[dim]Assumptions: {made.utilization:.0%} MFU; {USABLE:.0%} of the memory is usable; AdamW with fp32 states, "
+        f"{made.precision} matrix products; {passes} training FLOPs per forward MAC; fused attention; communication "
+        "fully overlapped with compute; a sharded model gathers two blocks at a time; data loading is not a bottleneck."
+        "[/dim]"
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 
-from vitreous.cli.show import out
+from vitreous.cli.display import out
 from vitreous.data.shapes import Scenes, Shapes
 
 Dataset = Annotated[Literal["shapes"], tyro.conf.Positional]
@@ -23,16 +23,16 @@ def show(
     split_rate: float = 0.0,
     occlusion: float = 0.0,
 ) -> None:
-    """Draw a contact sheet: images with their class, caption, boxes and instance masks.
+    """Draw a contact sheet of a synthetic dataset: images with class, caption, boxes and instance masks.
 
     Args:
-        dataset: Which dataset.
-        output: The image to write.
-        num_images: How many scenes.
-        image_size: Pixels a side.
-        seed: Another seed, other scenes.
-        split_rate: Share of objects made of two distant halves.
-        occlusion: Size of a disk laid over the subject's center, as a share of the disk around the subject.
+        dataset: Dataset to draw.
+        output: Image file to write.
+        num_images: Number of scenes.
+        image_size: Side length in pixels.
+        seed: Random seed of the scenes.
+        split_rate: Fraction of objects that consist of two distant halves.
+        occlusion: Radius of a disk over the subject's center, relative to the subject's circumscribed circle.
     """
     if num_images < 1:
         raise ValueError(f"num_images must be at least 1, got {num_images}")
@@ -44,7 +44,7 @@ def show(
 
 
 def contact_sheet(scenes: Scenes, output: Path) -> None:
-    """Each scene beside its boxes and instance masks, under its class and above its caption."""
+    """Draw each scene next to its boxes and instance masks, with its class above and its caption below."""
     from matplotlib.figure import Figure
 
     columns = min(4, len(scenes.images))
@@ -63,6 +63,7 @@ def contact_sheet(scenes: Scenes, output: Path) -> None:
 
 
 def draw_scene(axis: Any, scenes: Scenes, index: int) -> None:
+    """Draw an image and, to its right, its instance masks with boxes."""
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 

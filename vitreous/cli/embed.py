@@ -12,52 +12,49 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.cli.image_paths import Images, Weights, fingerprint, make_predictor, report_skipped
-from vitreous.cli.resumable import forget, journalled
-from vitreous.cli.show import err, out, shortened, table
+from vitreous.cli.arguments import Architecture, Images, Weights
+from vitreous.cli.display import err, out, shortened, table
+from vitreous.cli.image_paths import fingerprint, make_predictor, report_skipped
+from vitreous.cli.resumable import remove_journal, run_resumable
 from vitreous.data.image_files import find_images, printable
 from vitreous.deploy.neighbors import Neighbor, duplicates, nearest_neighbors
 from vitreous.deploy.predictor import Predictor, Skipped
-from vitreous.files import need_room, write_atomically
+from vitreous.files import check_writable, write_atomically
 
 
 def embed(
     weights: Weights,
     images: Images,
     output: Path = Path("embeddings.npy"),
-    model: str | None = None,
+    model: Architecture = None,
     nearest: int = 0,
     duplicate: float = 0.98,
     batch_size: int = 32,
 ) -> None:
-    """Turn images into vectors of length 1, whose products are similarities.
+    """Compute image embeddings: vectors of unit length, whose dot products are cosine similarities.
 
     Args:
-        weights: A weights file of ours, one of others with --model, or the name of a public weight.
-        images: Files, folders, or patterns in quotes.
-        output: A .npy file (names go to a .json beside it) or a .parquet file; an interrupted run goes on when it
-            is started again.
-        model: The model of a foreign weights file, such as deit_tiny_16.
-        nearest: Show this many most similar images of each, and pairs that are likely duplicates.
-        duplicate: The similarity from which a pair counts as a duplicate.
-        batch_size: Images at a time.
+        output: A .npy file, with file names in a .json beside it, or a .parquet file; the same command resumes it.
+        nearest: Print this many nearest neighbors of each image and the likely duplicates; 0 prints none.
+        duplicate: Cosine similarity from which a pair counts as a duplicate.
+        batch_size: Images per batch.
     """
     if output.suffix not in (".npy", ".parquet"):
         raise ValueError(f"--output must end in .npy or .parquet, got {output}")
     if nearest < 0 or not -1 <= duplicate <= 1:
-        raise ValueError(f"--nearest must be 0 or more and --duplicate a cosine, got {nearest} and {duplicate}")
+        raise ValueError(f"--nearest must be 0 or more and --duplicate in [-1, 1], got {nearest} and {duplicate}")
     if output.suffix == ".parquet":
         need_pyarrow()
-    need_room(output)
+    check_writable(output)
     paths = find_images(images)
     predictor = make_predictor(weights, model, batch_size=batch_size)
     run = {"weights": fingerprint(weights), "kind": "embed"}
-    lines = journalled(paths, output, run, predictor.embed_many, as_line)
+    lines = run_resumable(paths, output, run, predictor.embed_many, as_line)
     good = [line for line in lines if "vector" in line]
-    names, vectors = [line["file"] for line in good], unpack([line["vector"] for line in good], predictor)
+    names, vectors = [line["file"] for line in good], decode_vectors([line["vector"] for line in good], predictor)
     save_vectors(output, names, vectors)
-    forget(output)
-    err.print(f"{len(names):,} vectors of {vectors.shape[1]} numbers in {output}", markup=False)
+    remove_journal(output)
+    err.print(f"{len(names):,} embeddings of dimension {vectors.shape[1]} written to {output}", markup=False)
     report_skipped({line["file"]: line["skipped"] for line in lines if "skipped" in line}, len(lines))
     if nearest:
         show_neighbors(names, nearest_neighbors(vectors, nearest))
@@ -65,14 +62,16 @@ def embed(
 
 
 def as_line(path: Path, one: NDArray[np.float32] | Skipped) -> dict[str, Any]:
-    return {"file": printable(path)} | ({"skipped": one.reason} if isinstance(one, Skipped) else {"vector": pack(one)})
+    return {"file": printable(path)} | (
+        {"skipped": one.reason} if isinstance(one, Skipped) else {"vector": encode_vector(one)}
+    )
 
 
-def pack(vector: NDArray[np.float32]) -> str:
+def encode_vector(vector: NDArray[np.float32]) -> str:
     return base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").tobytes()).decode()
 
 
-def unpack(packed: list[str], predictor: Predictor) -> NDArray[np.float32]:
+def decode_vectors(packed: list[str], predictor: Predictor) -> NDArray[np.float32]:
     rows = [np.frombuffer(base64.b64decode(text), dtype="<f4") for text in packed]
     return np.stack(rows) if rows else np.zeros((0, predictor.model.dims[-1]), dtype=np.float32)
 
@@ -96,7 +95,9 @@ def need_pyarrow() -> tuple[Any, Any]:
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:
-        raise ValueError("parquet files need pyarrow: pip install 'vitreous[parquet]', or write .npy") from None
+        raise ValueError(
+            "Parquet output needs pyarrow: pip install 'vitreous[parquet]', or choose a .npy output"
+        ) from None
 
 
 def show_neighbors(names: list[str], neighbors: list[list[Neighbor]]) -> None:
@@ -105,12 +106,12 @@ def show_neighbors(names: list[str], neighbors: list[list[Neighbor]]) -> None:
         for name, others in zip(names, neighbors, strict=True)
         for rank, one in enumerate(others)
     ]
-    out.print(table("Most similar images", ("image", "nearest", "cosine"), rows, left=2))
+    out.print(table("Nearest neighbors", ("image", "neighbor", "cosine similarity"), rows, left=2))
 
 
 def show_duplicates(names: list[str], pairs: list[tuple[int, int, float]], threshold: float) -> None:
     if not pairs:
-        out.print(f"No two images are more alike than {threshold}.")
+        out.print(f"No pair of images has a cosine similarity of {threshold} or more.")
         return
     rows = [(shortened(names[a]), shortened(names[b]), f"{similarity:.3f}") for a, b, similarity in pairs[:50]]
-    out.print(table(f"Likely duplicates: {len(pairs):,}", ("image", "and", "cosine"), rows, left=2))
+    out.print(table(f"Likely duplicates: {len(pairs):,}", ("image", "duplicate", "cosine similarity"), rows, left=2))

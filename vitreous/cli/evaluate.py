@@ -12,13 +12,14 @@ import numpy as np
 import tyro
 from rich.progress import Progress, TaskID
 
-from vitreous.cli.show import err, out, table
-from vitreous.deploy.engine import Wanted
+from vitreous.cli.arguments import DATA_HELP, Architecture, WeightsOrName, defaults_to
+from vitreous.cli.display import err, out, table
+from vitreous.cli.image_paths import EngineChoice
 from vitreous.deploy.evaluate import Evaluation, open_split, targets_of
 from vitreous.deploy.evaluate import evaluate as measure
-from vitreous.files import need_room, write_atomically
+from vitreous.files import check_writable, write_atomically
 from vitreous.samples import Classes
-from vitreous.tasks.base import decoder_of
+from vitreous.tasks.base import find_decoder
 from vitreous.tasks.meter import Metric
 from vitreous.weights.load import load
 
@@ -26,35 +27,31 @@ MANY_CLASSES = 20
 
 
 def evaluate(
-    weights: Annotated[str, tyro.conf.Positional],
-    data: str,
-    model: str | None = None,
+    weights: WeightsOrName,
+    data: Annotated[str, tyro.conf.arg(help=DATA_HELP)],
+    model: Architecture = None,
     split: Literal["auto", "train", "valid", "test"] = "auto",
-    image_size: tuple[int, ...] = (),
-    engine: Wanted = "eager",
+    image_size: Annotated[tuple[int, ...], defaults_to("the model's own")] = (),
+    engine: EngineChoice = "eager",
     batch_size: int = 64,
-    output: Path | None = None,
+    output: Annotated[Path | None, defaults_to("not written")] = None,
 ) -> None:
-    """Measure a model on labeled images: accuracy, calibration, each class, confusions, speed.
+    """Evaluate a model on labeled images: accuracy, calibration, per-class metrics, confusions and throughput.
 
     Args:
-        weights: A weights file of ours, one of others with --model, or the name of a public weight.
-        data: A folder of class folders, a CSV file, shards, CIFAR's folder, shapes or digits.
-        model: The model of a foreign weights file, such as deit_tiny_16.
-        split: Which part of the data; by itself its test or validation part, and all where it has none.
-        image_size: Sides in pixels to try one after the other; by itself the model's own.
-        engine: Run the model as it is, or accelerate it for this CPU first (auto).
-        batch_size: Images at a time.
-        output: A JSON file for the numbers.
+        split: Split to evaluate on; auto takes the test split, else the validation split, else all images.
+        image_size: One or more side lengths in pixels, evaluated in turn.
+        batch_size: Images per batch.
+        output: JSON file for the results.
     """
     if output is not None:
-        need_room(output)
+        check_writable(output)
     net = load(weights, model=model)
-    dataset = open_split(data, split, net.config.image_size, target=targets_of(decoder_of(net.spec)))
+    dataset = open_split(data, split, net.config.image_size, target=targets_of(find_decoder(net.spec)))
     results = []
     for side in image_size or (None,):
         with Progress(console=err, transient=True) as bar:
-            task = bar.add_task("looking", total=len(dataset))
+            task = bar.add_task("evaluating", total=len(dataset))
             advance = functools.partial(show_progress, bar, task)
             results.append(
                 measure(net, dataset, image_size=side, engine=engine, batch_size=batch_size, progress=advance)
@@ -63,7 +60,7 @@ def evaluate(
     if one_label := dataset.target is Classes:
         out.print(classes_table(results[0]))
     for where, reason in list(results[0].unreadable.items())[:3]:
-        err.print(f"could not be read: {where} ({reason})", markup=False)
+        err.print(f"unreadable image: {where} ({reason})", markup=False)
     if output is not None:
         write_atomically(output, json.dumps([as_json(result, one_label) for result in results], indent=1).encode())
 
@@ -73,6 +70,7 @@ def show_progress(bar: Progress, task: TaskID, done: int, total: int) -> None:
 
 
 def summary(results: list[Evaluation], number: int) -> object:
+    """Tabulate metrics and throughput, one row per image size."""
     names = list(results[0].metrics)[:6]
     rows = [
         (
@@ -82,7 +80,7 @@ def summary(results: list[Evaluation], number: int) -> object:
         )
         for result in results
     ]
-    return table(f"On {number:,} images", ("pixels", *names, "images/s"), rows)
+    return table(f"Evaluation on {number:,} images", ("pixels", *names, "images/s"), rows)
 
 
 def as_text(value: Metric) -> str:
@@ -94,18 +92,18 @@ def percent(share: float) -> str:
 
 
 def classes_table(result: Evaluation) -> object:
-    """Each class with what it is mistaken for most; of many classes the worst."""
+    """Tabulate per-class metrics and confusions, for the classes of lowest recall if there are many."""
     confusion, scores = result.confusion, result.per_class
     wrong = confusion - np.diag(np.diag(confusion))
     worst = np.argsort(scores.recall)[:MANY_CLASSES] if len(confusion) > MANY_CLASSES else range(len(confusion))
     rows = []
     for index in worst:
         other = int(wrong[index].argmax())
-        mistaken = f"{result.classes[other]} ({wrong[index, other]})" if wrong[index].any() else "–"
+        confused = f"{result.classes[other]} ({wrong[index, other]})" if wrong[index].any() else "–"
         numbers = (percent(values[index]) for values in (scores.recall, scores.precision, scores.f1))
-        rows.append((result.classes[index], mistaken, *numbers, f"{int(scores.support[index]):,}"))
-    title = "Each class" if len(confusion) <= MANY_CLASSES else f"The {MANY_CLASSES} hardest classes"
-    return table(title, ("class", "mistaken most for", "recall", "precision", "F1", "images"), rows, left=2)
+        rows.append((result.classes[index], confused, *numbers, f"{int(scores.support[index]):,}"))
+    title = "Per-class metrics" if len(confusion) <= MANY_CLASSES else f"The {MANY_CLASSES} classes of lowest recall"
+    return table(title, ("class", "most confused with", "recall", "precision", "F1", "images"), rows, left=2)
 
 
 def as_json(result: Evaluation, one_label: bool) -> dict[str, object]:

@@ -9,13 +9,15 @@ import tyro
 from rich.markup import escape
 from rich.text import Text
 
-from vitreous.cli.show import out, print_fitting, table
-from vitreous.lab.exercise import check as run_checks
-from vitreous.lab.exercise import hand_out, progress, remember
+from vitreous.cli.display import out, print_fitting, table
+from vitreous.lab.exercise import check_exercise as run_checks
+from vitreous.lab.exercise import describe_progress, hand_out, save_progress
 from vitreous.lab.exercises.result import Result, State, without_vague
-from vitreous.lab.exercises.table import EXERCISES, Exercise, find
+from vitreous.lab.exercises.table import EXERCISES, Exercise, find_exercise
 
-Number = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NUMBER")]
+Number = Annotated[
+    str, tyro.conf.Positional, tyro.conf.arg(metavar="[NUMBER]", help_behavior_hint="(default: list all)")
+]
 MARKS = {
     State.PASSED: "[green]✓[/green]",
     State.FAILED: "[red]✗[/red]",
@@ -26,55 +28,57 @@ STYLES = {"done": "green", "": "dim"}
 
 
 def exercise(number: Number = "", check: bool = False, hint: bool = False, folder: Path = Path("exercises")) -> None:
-    """Build a vision transformer yourself, in ten exercises: a file with a task and a blank, and checks that help.
+    """Implement a vision transformer in ten exercises: each a file to complete, with automatic checks and hints.
 
-    Without a number: all exercises, and how far you are.
+    Without NUMBER: list the exercises and your progress.
 
     Args:
-        number: Hand out this exercise, 1 to 10, or its name. A file that is there already stays as it is.
-        check: Check what you have written.
-        hint: Say how it can be done, in a sentence or two.
-        folder: Where your files lie.
+        number: Exercise to start, 1 to 10 or its name. An existing file is never overwritten.
+        check: Check your solution.
+        hint: Print a hint of a sentence or two.
+        folder: Folder for your files.
     """
     if not number:
         if check or hint:
-            raise ValueError("say which exercise, such as vitreous lab exercise 1 --check")
+            raise ValueError("give the number of an exercise, as in: vitreous lab exercise 1 --check")
         print_all(folder)
         return
-    found = find(number)
+    found = find_exercise(number)
     if hint:
         out.print(f"Hint: {found.hint}", markup=False)
     if check:
         report(found, folder)
     elif not hint:
-        give(found, folder)
+        start(found, folder)
 
 
 def print_all(folder: Path) -> None:
+    """List the exercises with the learner's progress."""
     rows = []
     for one in EXERCISES:
-        state = progress(one, folder)
+        state = describe_progress(one, folder)
         style = STYLES.get(state, "yellow")
-        rows.append((str(one.number), one.title, Text(state or "not handed out", style=style)))
-    print_fitting(table("Build it yourself", ("", "exercise", "state"), rows, left=3))
-    out.print("[dim]vitreous lab exercise 1 hands one out, vitreous lab exercise 1 --check checks it.[/dim]")
+        rows.append((str(one.number), one.title, Text(state or "not started", style=style)))
+    print_fitting(table("Exercises: build a vision transformer", ("", "exercise", "progress"), rows, left=3))
+    out.print("[dim]vitreous lab exercise 1 starts one, vitreous lab exercise 1 --check checks it.[/dim]")
 
 
-def give(found: Exercise, folder: Path) -> None:
-    there = (folder / found.file.name).exists()
+def start(found: Exercise, folder: Path) -> None:
+    """Copy the exercise's file to the folder and print its task."""
+    exists = (folder / found.file.name).exists()
     path = hand_out(found.number, folder)
     out.print(found.task, markup=False, soft_wrap=True)
-    note = "Yours is there already, and stays as it is" if there else "Write your answer in"
+    note = "Your file already exists and is left unchanged" if exists else "Write your solution in"
     out.print(f"\n{note}: {path}", markup=False, soft_wrap=True)
-    then = f"Then: {command(found, folder)} --check (--hint, if you are stuck)"
+    then = f"Then: {command(found, folder)} --check (--hint if you are stuck)"
     out.print(then, style="dim", markup=False, soft_wrap=True)
 
 
 def report(found: Exercise, folder: Path) -> None:
-    """A line for every check, then what comes next; exit code 1 unless all pass."""
+    """Print a line per check and the next step; exit with code 1 unless all checks pass."""
     path = folder / found.file.name
     results = run_checks(found.number, path)
-    remember(found, path, results)
+    save_progress(found, path, results)
     out.print(f"[bold]{found.number}. {found.title}[/bold]  {escape(str(path))}", soft_wrap=True)
     for result in without_vague(results):
         print_result(result)
@@ -93,13 +97,13 @@ def print_result(result: Result) -> None:
 
 
 def print_next(found: Exercise, folder: Path) -> None:
-    out.print("\n[green]All checks pass.[/green] In the laboratory, this lets you understand:")
+    out.print("\n[green]All checks pass.[/green] Related claims in the laboratory:")
     for name in found.claims:
         out.print(f"  vitreous lab run {name}", markup=False)
     if found.next:
         out.print(f"Next: {command(found.next, folder)}  {found.next.title}", markup=False, soft_wrap=True)
     else:
-        out.print("That was the last one: you have built a vision transformer.")
+        out.print("That was the last exercise: you have built a vision transformer.")
 
 
 def command(found: Exercise, folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""What predict and embed share: finding images, showing progress, reporting what was skipped."""
+"""Shared by predict, embed and explain: loading a model, progress bars and the report of skipped files."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ from typing import Annotated, TypeVar
 import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vitreous.cli.show import err
-from vitreous.deploy.engine import Wanted
+from vitreous.cli.display import err
+from vitreous.deploy.engine import EngineMode
 from vitreous.deploy.predictor import Predictor
 from vitreous.files import digest, file_digest
 
 T = TypeVar("T")
-Weights = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="WEIGHTS")]
-Images = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES…")]
+EngineChoice = Annotated[
+    EngineMode,
+    tyro.conf.arg(help="Run the model unchanged (eager), or the fastest way vt.accelerate finds on this CPU (auto)."),
+]
 
 
 def make_predictor(
-    weights: Path, model: str | None, *, engine: Wanted = "eager", top: int = 5, batch_size: int = 32
+    weights: Path, model: str | None, *, engine: EngineMode = "eager", top: int = 5, batch_size: int = 32
 ) -> Predictor:
-    source = str(weights) if not weights.exists() else weights  # a name such as deit_tiny_16.in1k is fetched
+    """Load a predictor from a file, a folder or a published name."""
+    source = (
+        str(weights) if not weights.exists() else weights
+    )  # a published name such as deit_tiny_16.in1k is downloaded
     return Predictor(source, model=model, engine=engine, top=top, batch_size=batch_size)
 
 
 def fingerprint(weights: Path) -> str:
-    """Tell one file or folder of weights from another, so that a run does not go on with a different one."""
+    """Return a digest of a weights file or folder, so that a run cannot be resumed with other weights."""
     if not weights.exists():
         return str(weights)
     if not weights.is_dir():
@@ -36,18 +41,18 @@ def fingerprint(weights: Path) -> str:
     return digest(" ".join(f"{path.name} {file_digest(path)}" for path in parts))[:16]
 
 
-def with_progress(answers: Iterable[T], total: int, already: int = 0) -> Iterator[T]:
-    """The answers as they come, with a bar on stderr where somebody is watching."""
+def with_progress(results: Iterable[T], total: int, completed: int = 0) -> Iterator[T]:
+    """Yield the results, with a progress bar if stderr is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=total < 2 or not err.is_terminal) as bar:
-        task = bar.add_task("images", total=total, completed=already)
-        for answer in answers:
-            yield answer
+        task = bar.add_task("images", total=total, completed=completed)
+        for result in results:
+            yield result
             bar.advance(task)
 
 
 def report_skipped(skipped: dict[str, str], total: int, shown: int = 20) -> None:
-    """On stderr, so that it never mixes with results; when nothing at all could be used, an error."""
+    """List skipped files on stderr; raise a ValueError if every file was skipped."""
     if not skipped:
         return
     err.print(f"[yellow]skipped {len(skipped)} of {total} files:[/yellow]")
@@ -56,4 +61,4 @@ def report_skipped(skipped: dict[str, str], total: int, shown: int = 20) -> None
     if len(skipped) > shown:
         err.print(f"  … and {len(skipped) - shown} more")
     if len(skipped) == total:
-        raise ValueError(f"none of the {total} files could be used" if total > 1 else "the file could not be used")
+        raise ValueError(f"none of the {total} files could be read" if total > 1 else "the file could not be read")

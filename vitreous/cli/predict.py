@@ -7,19 +7,19 @@ import io
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from vitreous.cli.image_paths import Images, Weights, fingerprint, make_predictor, report_skipped, with_progress
-from vitreous.cli.resumable import forget, journalled
-from vitreous.cli.show import err, longest, out, shortened
+from vitreous.cli.arguments import Architecture, Images, Weights, defaults_to
+from vitreous.cli.display import err, longest, out, shortened
+from vitreous.cli.image_paths import EngineChoice, fingerprint, make_predictor, report_skipped, with_progress
+from vitreous.cli.resumable import remove_journal, run_resumable
 from vitreous.data.image_files import find_images, open_image, printable
-from vitreous.deploy.engine import Wanted
 from vitreous.deploy.predictor import Predictor, Skipped
-from vitreous.files import need_room, write_atomically
+from vitreous.files import check_writable, write_atomically
 from vitreous.tasks.predictions import Prediction
 
 Format = Literal["table", "jsonl", "csv"]
@@ -28,64 +28,64 @@ Format = Literal["table", "jsonl", "csv"]
 def predict(
     weights: Weights,
     images: Images,
-    model: str | None = None,
+    model: Architecture = None,
     top: int = 5,
     format: Format = "table",
-    output: Path | None = None,
-    draw: Path | None = None,
-    engine: Wanted = "eager",
+    output: Annotated[Path | None, defaults_to("standard output")] = None,
+    draw: Annotated[Path | None, defaults_to("no drawings")] = None,
+    engine: EngineChoice = "eager",
     batch_size: int = 32,
 ) -> None:
-    """Predict what images show: classes, labels or masks, as the model's task says.
+    """Predict classes, labels or masks of images, depending on the model's task.
 
     Args:
-        weights: A weights file of ours, one of others with --model, or the name of a public weight.
-        images: Files, folders, or patterns in quotes.
-        model: The model of a foreign weights file, such as deit_tiny_16.
-        top: How many classes to tell.
-        format: A table to read, or JSON lines or CSV to go on with.
-        output: A file for jsonl or csv; an interrupted run goes on when it is started again.
-        draw: A folder for the images with the predictions drawn on them.
-        engine: Run the model as it is, or accelerate it for this CPU first (auto).
-        batch_size: Images at a time.
+        top: Number of classes per image.
+        format: A table for reading, or JSON lines or CSV for further processing.
+        output: File for JSON lines or CSV; if interrupted, the same command resumes.
+        draw: Folder for copies of the images with the predictions drawn on them.
+        batch_size: Images per batch.
     """
-    prepare_places(format, output, draw)
+    check_outputs(format, output, draw)
     paths = find_images(images)
     predictor = make_predictor(weights, model, engine=engine, top=top, batch_size=batch_size)
     task = predictor.model.spec.task
     if format == "csv" and task not in ("classify", "multilabel"):
-        raise ValueError(f"a CSV holds classes, this model's task is {task!r}; give --format jsonl")
+        raise ValueError(f"CSV output supports classification only, this model's task is {task!r}; use --format jsonl")
     found = drawn(predictor.predict_many(paths), paths, draw)
     if format == "table":
-        lines = answer(found, paths)
-        out.print(pretty(lines))
+        lines = collect(found, paths)
+        out.print(prediction_table(lines))
     elif output is None:
         lines = stream(found, paths, format, top)
     else:
-        lines = resume(predictor, paths, output, {"weights": fingerprint(weights), "top": top}, format, top)
-        err.print(f"{sum('skipped' not in line for line in lines):,} images in {output}", markup=False)
+        lines = predict_resumable(predictor, paths, output, {"weights": fingerprint(weights), "top": top}, format, top)
+        err.print(f"{sum('skipped' not in line for line in lines):,} predictions written to {output}", markup=False)
     report_skipped({line["file"]: line["skipped"] for line in lines if "skipped" in line}, len(lines))
 
 
-def prepare_places(format: Format, output: Path | None, draw: Path | None) -> None:
-    """Refuse, before the work is done, places that do not go together or cannot be written to."""
+def check_outputs(format: Format, output: Path | None, draw: Path | None) -> None:
+    """Reject conflicting options and unwritable outputs before any image is processed."""
     if output is not None:
         if format == "table":
-            raise ValueError("a table is for reading; give --format jsonl or --format csv with --output")
+            raise ValueError("--output needs --format jsonl or --format csv, not a table")
         if draw is not None:
-            raise ValueError("--draw and --output do not go together: an interrupted output is resumed without drawing")
-        need_room(output)
+            raise ValueError(
+                "--draw cannot be combined with --output: a resumed run would not draw the images already done"
+            )
+        check_writable(output)
     if draw is not None:
         draw.mkdir(parents=True, exist_ok=True)
-        need_room(draw / "0000.png")
+        check_writable(draw / "0000.png")
 
 
-def answer(answers: Iterable[Prediction | Skipped], paths: list[Path]) -> list[dict[str, Any]]:
-    counted = with_progress(answers, len(paths))
+def collect(found: Iterable[Prediction | Skipped], paths: list[Path]) -> list[dict[str, Any]]:
+    """Run every prediction, with a progress bar."""
+    counted = with_progress(found, len(paths))
     return [as_line(path, one) for path, one in zip(paths, counted, strict=True)]
 
 
 def as_line(path: Path, one: Prediction | Skipped) -> dict[str, Any]:
+    """Convert a prediction to a JSON record."""
     if isinstance(one, Skipped):
         return {"file": printable(path), "skipped": one.reason}
     return {"file": printable(path), **one.to_json()}
@@ -94,7 +94,7 @@ def as_line(path: Path, one: Prediction | Skipped) -> dict[str, Any]:
 def drawn(
     found: Iterable[Prediction | Skipped], paths: list[Path], folder: Path | None
 ) -> Iterator[Prediction | Skipped]:
-    """The predictions, each drawn onto its image where there is a folder for that."""
+    """Yield the predictions; if ``folder`` is given, save each image with its prediction drawn on it."""
     for number, (path, one) in enumerate(zip(paths, found, strict=True)):
         if folder is not None and isinstance(one, Prediction):
             one.draw(open_image(path)).save(folder / f"{number:04} {path.stem}.png")
@@ -102,7 +102,7 @@ def drawn(
 
 
 def stream(found: Iterable[Prediction | Skipped], paths: list[Path], format: Format, top: int) -> list[dict[str, Any]]:
-    """Each line as soon as it is known."""
+    """Print each prediction as soon as it is available."""
     lines = []
     for path, one in zip(paths, found, strict=True):
         lines.append(as_line(path, one))
@@ -110,17 +110,18 @@ def stream(found: Iterable[Prediction | Skipped], paths: list[Path], format: For
     return lines
 
 
-def resume(
+def predict_resumable(
     predictor: Predictor, paths: list[Path], output: Path, run: dict[str, Any], format: Format, top: int
 ) -> list[dict[str, Any]]:
-    """Answer what no earlier run has answered; only when all is done does the output appear, whole."""
-    lines = journalled(paths, output, run, predictor.predict_many, as_line)
+    """Predict the images that no interrupted run has finished, then write the output atomically."""
+    lines = run_resumable(paths, output, run, predictor.predict_many, as_line)
     write_atomically(output, as_text(lines, format, top).encode())
-    forget(output)
+    remove_journal(output)
     return lines
 
 
 def as_text(lines: list[dict[str, Any]], format: Format, top: int, *, header: bool = True) -> str:
+    """Format records as JSON lines or CSV."""
     if format == "jsonl":
         return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     text = io.StringIO()
@@ -135,22 +136,22 @@ def as_text(lines: list[dict[str, Any]], format: Format, top: int, *, header: bo
     return text.getvalue()
 
 
-def ranked(line: dict[str, Any]) -> dict[str, Any]:
-    """Classes with their probabilities; of a mask the shares of the image that they cover."""
+def with_classes(line: dict[str, Any]) -> dict[str, Any]:
+    """Treat the area fractions of a mask as class probabilities."""
     shares = line.get("shares")
     return line if shares is None else {**line, "classes": list(shares), "probabilities": list(shares.values())}
 
 
-def pretty(lines: list[dict[str, Any]]) -> Table:
-    """The best class with a bar for its share, and the next ones small beside it."""
-    good = [ranked(line) for line in lines if "skipped" not in line]
+def prediction_table(lines: list[dict[str, Any]]) -> Table:
+    """Tabulate the best class with a bar for its probability, and the runners-up beside it."""
+    good = [with_classes(line) for line in lines if "skipped" not in line]
     wide = out.width >= 100
     names = [shortened(line["file"], 40 if wide else 26) for line in good]
     taken = longest(names) + longest(line["classes"][0] for line in good) + 6 + (12 + 3 if wide else 0) + 4 * 3
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("image", "prediction", "", *([""] if wide else [])):
         table.add_column(heading, no_wrap=True)
-    table.add_column("or", style="dim", no_wrap=True)
+    table.add_column("next", style="dim", no_wrap=True)
     for name, line in zip(names, good, strict=True):
         (best, *others), (share, *rest) = line["classes"], line["probabilities"]
         bar = Text("█" * max(1, round(12 * share)), style="green" if share >= 0.5 else "yellow")

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from vitreous.cli.show import out
+from vitreous.cli.display import out
 from vitreous.data.augment import evaluation_pixels
 from vitreous.data.shapes import Scenes, Shapes
 from vitreous.draw.overlay import attention_sheet
@@ -19,61 +19,62 @@ from vitreous.explain.record import record
 from vitreous.models.base import Backbone
 from vitreous.recipes.quickstart import recipe
 from vitreous.runs.run import train
-from vitreous.train.loop import Outcome
+from vitreous.train.loop import TrainOutcome
 from vitreous.weights.load import load
 
 
 def quickstart(output: Path = Path("runs/quickstart"), steps: int = recipe.train.steps, seed: int = 0) -> None:
-    """Train a small ViT on Shapes, test it on scenes it has never seen, and draw what it looks at.
+    """Train a small ViT on Shapes, evaluate it on held-out scenes, and draw its attention.
 
     Args:
-        output: The run's folder: model, report, images. A run that is there already is finished and shown again.
-        steps: How long to train, in steps of 32 scenes.
-        seed: Of weights and scenes.
+        output: Run folder for the model, the report and images. An existing run is resumed, or shown again if finished.
+        steps: Number of training steps, of 32 scenes each.
+        seed: Random seed of the weights and the scenes.
     """
     if steps < 1:
         raise ValueError(f"steps must be positive, got {steps}")
-    out.print(f"A small ViT learns to name shapes ({', '.join(Shapes.classes)}).")
+    out.print(f"Training a small ViT to classify shapes ({', '.join(Shapes.classes)}).")
     data, training = replace(recipe.data, seed=seed), replace(recipe.train, steps=steps, seed=seed)
     outcome = train(replace(recipe, data=data, train=training), output, resume=True)
     model = load(output / "model.safetensors")
     assert isinstance(model, Backbone)
-    draw(model, output, seed=seed + 1)
-    out.print(farewell(outcome, output), soft_wrap=True)
+    draw_attention(model, output, seed=seed + 1)
+    out.print(closing_message(outcome, output), soft_wrap=True)
 
 
 @torch.inference_mode()
-def draw(model: Backbone, output: Path, *, seed: int) -> None:
+def draw_attention(model: Backbone, output: Path, *, seed: int) -> None:
+    """Save twelve scenes, and a sheet of their attention maps with the predicted classes."""
     scenes = Shapes(12, recipe.model.image_size, seed=seed).batch(range(12))
     with record(model.eval()) as trace:
         images = evaluation_pixels(torch.from_numpy(scenes.images), model.spec.preprocess)
-        answers = model(images).argmax(1).tolist()
+        predictions = model(images).argmax(1).tolist()
     titles = [
-        f"{Shapes.classes[a]}" + ("" if a == label else f" (really: {Shapes.classes[label]})")
-        for a, label in zip(answers, scenes.labels, strict=True)
+        f"{Shapes.classes[predicted]}" + ("" if predicted == label else f" (true: {Shapes.classes[label]})")
+        for predicted, label in zip(predictions, scenes.labels, strict=True)
     ]
     save_scenes(scenes, output / "scenes")
     attention_sheet(scenes.images, trace.mean_map(), titles, output / "attention.png")
 
 
 def save_scenes(scenes: Scenes, folder: Path) -> None:
-    """As images, named by what they show, to ask the model about."""
+    """Save the scenes as images named after their captions."""
     folder.mkdir(exist_ok=True)
     for index, (image, caption) in enumerate(zip(scenes.images, scenes.captions, strict=True)):
         Image.fromarray(image.transpose(1, 2, 0)).save(folder / f"{index:02} {caption}.png")
 
 
-def farewell(outcome: Outcome, output: Path) -> str:
+def closing_message(outcome: TrainOutcome, output: Path) -> str:
+    """Format accuracy, files and next commands."""
     program = "vitreous" if shutil.which("vitreous") else os.path.relpath(sys.argv[0])
     tested = len(outcome.meter or ())
     return f"""
-[bold]{outcome.metrics["accuracy"]:.1%}[/bold] of {tested:,} scenes it had never seen are named rightly \
-(guessing: 10 %).
-It has seen {outcome.images:,} others, in {outcome.seconds:.0f} seconds.
+Accuracy [bold]{outcome.metrics["accuracy"]:.1%}[/bold] on {tested:,} held-out scenes (chance: 10 %), \
+after training on {outcome.images:,} images in {outcome.seconds:.0f} seconds.
 
-  {output}/model.safetensors   the model
-  {output}/attention.png       what it looks at
-  {output}/report.html         how it learned, what it confuses, its worst mistakes
+  {output}/model.safetensors   the trained model
+  {output}/attention.png       attention maps
+  {output}/report.html         training curves, confusion matrix, worst mistakes
 
 Next:
   {program} predict {output}/model.safetensors {output}/scenes

@@ -1,7 +1,7 @@
-"""Other people's datasets as ours, to learn from and to measure on: torchvision's, or anybody's.
+"""Adapt third-party map-style datasets, such as torchvision's, for training and evaluation.
 
-Targets are read once, in the beginning, and kept; images are asked for when they are needed, one at a time, since few
-datasets expect threads.
+All targets are read once at the start and stored; images are read on demand and one at a time, since few datasets are
+thread-safe.
 """
 
 from __future__ import annotations
@@ -17,34 +17,41 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from vitreous.data.base import FileDataset, Indices
-from vitreous.data.foreign import Items, describe, innermost
-from vitreous.data.foreign_targets import Kept, join, kind_of, num_classes, numbered, read_target
+from vitreous.data.foreign import Items, describe, resolve_item
+from vitreous.data.foreign_targets import (
+    StoredTarget,
+    collate_targets,
+    min_num_classes,
+    names_to_indices,
+    read_target,
+    target_type,
+)
 from vitreous.data.image_files import BadImage
 from vitreous.samples import Targets
 
-STORED = ("targets", "labels", "_labels")  # where torchvision's datasets keep all targets
-LOOKED_AT = 8  # items that are read twice to learn whether they change
+TARGET_ATTRIBUTES = ("targets", "labels", "_labels")  # where torchvision's datasets store all targets
+SAMPLED_ITEMS = 8  # items that are read twice to detect random transforms
 
 
-class Adapted(FileDataset):
-    """Some items of a foreign dataset; ``kept`` are their targets in the same order."""
+class AdaptedDataset(FileDataset):
+    """A subset of a third-party dataset's items, with their targets in the same order."""
 
     def __init__(
         self,
         items: Items,
-        kept: Sequence[Any],
+        stored_targets: Sequence[Any],
         classes: Sequence[str],
         *,
         target: type[Targets],
         indices: Indices,
-        changes: bool = False,
+        random_images: bool = False,
         notes: tuple[str, ...] = (),
     ) -> None:
-        self.items, self.kept, self.indices = items, kept, indices
+        self.items, self.stored_targets, self.indices = items, stored_targets, indices
         self.classes, self.target = tuple(classes), target
-        #: Whether an item comes out differently each time, so that it must not be kept in memory.
-        self.changes = changes
-        #: What its user should know.
+        #: Whether reading an item twice gives different images, so that it must not be cached.
+        self.random_images = random_images
+        #: Messages for the user.
         self.notes = notes
 
     def __len__(self) -> int:
@@ -54,69 +61,71 @@ class Adapted(FileDataset):
         return self.items[int(self.indices[index])][0]
 
     def targets(self, indices: Indices) -> Targets:
-        return join([self.kept[int(index)] for index in indices], self.target, self.classes)
+        return collate_targets([self.stored_targets[int(index)] for index in indices], self.target, self.classes)
 
     def class_labels(self, indices: Indices) -> NDArray[Any]:
-        kept = [self.kept[int(index)] for index in indices]
-        numbers = all(isinstance(label, int) for label in kept)
-        return np.array(kept, dtype=np.int64) if numbers else super().class_labels(indices)
+        stored_targets = [self.stored_targets[int(index)] for index in indices]
+        numbers = all(isinstance(label, int) for label in stored_targets)
+        return np.array(stored_targets, dtype=np.int64) if numbers else super().class_labels(indices)
 
-    def subset(self, indices: Indices) -> Adapted:
-        kept = [self.kept[int(index)] for index in indices]
+    def subset(self, indices: Indices) -> AdaptedDataset:
+        stored_targets = [self.stored_targets[int(index)] for index in indices]
         own = self.indices[indices]
-        return Adapted(self.items, kept, self.classes, target=self.target, indices=own, changes=self.changes)
+        return AdaptedDataset(
+            self.items, stored_targets, self.classes, target=self.target, indices=own, random_images=self.random_images
+        )
 
-    def where(self, index: int) -> str:
-        return self.items.where(int(self.indices[index]))
+    def location(self, index: int) -> str:
+        return self.items.location(int(self.indices[index]))
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A foreign dataset's targets, read once."""
+class ScannedDataset:
+    """The targets of a third-party dataset, all read."""
 
     items: Items
-    kept: list[Kept]
-    indices: Indices  # of the items that could be read
-    changes: bool
+    stored_targets: list[StoredTarget]
+    indices: Indices  # the readable items
+    random_images: bool
     unreadable: dict[str, str]
 
     @classmethod
-    def of(cls, dataset: Any) -> Reading:
+    def of(cls, dataset: Any) -> ScannedDataset:
         items = Items(dataset)
         if not len(items):
-            raise ValueError(f"{describe(dataset)}: there is nothing in it")
-        sample = np.unique(np.linspace(0, len(items) - 1, min(LOOKED_AT, len(items))).astype(int)).tolist()
-        changes = any(differ(items, index) for index in sample)
-        stored = stored_targets(items, sample)
+            raise ValueError(f"the dataset is empty: {describe(dataset)}")
+        sample = np.unique(np.linspace(0, len(items) - 1, min(SAMPLED_ITEMS, len(items))).astype(int)).tolist()
+        random_images = any(is_random_item(items, index) for index in sample)
+        stored = precomputed_targets(items, sample)
         if stored is not None:
-            return cls(items, stored, np.arange(len(items)), changes, {})
-        found: dict[int, Kept] = {}
+            return cls(items, stored, np.arange(len(items)), random_images, {})
+        found: dict[int, StoredTarget] = {}
         unreadable: dict[str, str] = {}
         for index in range(len(items)):
             try:
                 found[index] = items.target(index)
             except BadImage as error:
-                unreadable[items.where(index)] = error.reason
+                unreadable[items.location(index)] = error.reason
         if not found:
-            raise ValueError(f"no item could be read of {describe(dataset)}; {some_of(unreadable)}")
-        return cls(items, list(found.values()), np.array(list(found), dtype=np.int64), changes, unreadable)
+            raise ValueError(f"no item of {describe(dataset)} could be read, {example_of(unreadable)}")
+        return cls(items, list(found.values()), np.array(list(found), dtype=np.int64), random_images, unreadable)
 
     def notes(self) -> tuple[str, ...]:
         name, notes = describe(self.items.dataset), []
         if self.unreadable:
             notes.append(
-                f"{name}: {len(self.unreadable):,} could not be read and are left out, {some_of(self.unreadable)}"
+                f"{name}: {len(self.unreadable):,} could not be read and were left out, {example_of(self.unreadable)}"
             )
-        if self.changes:
+        if self.random_images:
             notes.append(
-                f"{name}: its images come out differently each time, so that they are not kept in memory and runs "
-                "cannot be repeated exactly; give images without random transforms, Vitreous augments them itself"
+                f"{name}: its images differ each time they are read, so they are not cached in memory and runs are "
+                "not exactly reproducible; pass a dataset without random transforms, since Vitreous augments images"
             )
         return tuple(notes)
 
-    def names(self) -> tuple[str, ...]:
-        """What the dataset calls its classes; nothing where it does not say."""
-        dataset = innermost(self.items.dataset, 0)[0]
+    def class_names(self) -> tuple[str, ...]:
+        """Return the dataset's class names, or an empty tuple if it declares none."""
+        dataset = resolve_item(self.items.dataset, 0)[0]
         named = getattr(self.items.dataset, "classes", None) or getattr(dataset, "classes", None)
         numbers = getattr(dataset, "class_to_idx", None)
         if not named and isinstance(numbers, Mapping) and numbers:
@@ -126,58 +135,67 @@ class Reading:
         first = tuple(str(name[0]) if isinstance(name, tuple | list) and name else str(name) for name in named)
         return first if len(set(first)) == len(first) else tuple(map(str, named))
 
-    def count(self) -> int:
-        """As many classes as it says, or as its targets need."""
-        said = getattr(innermost(self.items.dataset, 0)[0], "num_classes", None)
-        return max(num_classes(self.kept), said if isinstance(said, int) else 0)
+    def num_classes(self) -> int:
+        """Return the declared number of classes, or the fewest that its targets require if that is more."""
+        declared = getattr(resolve_item(self.items.dataset, 0)[0], "num_classes", None)
+        return max(min_num_classes(self.stored_targets), declared if isinstance(declared, int) else 0)
 
 
 def adapt(
     *datasets: Any,
     target: type[Targets] | None = None,
     classes: Sequence[str] = (),
-    count: int = 0,
-) -> list[Adapted]:
-    """Foreign datasets as ours, all with the same classes.
+    num_classes: int = 0,
+) -> list[AdaptedDataset]:
+    """Adapt third-party datasets to :class:`Dataset`, all with the same classes.
 
-    Class names are those of the datasets. Where they have none, there are as many classes as the targets need and
-    ``count`` at least: they are called ``classes`` if these are as many, and otherwise by their numbers. ``target`` is
-    the kind that is needed.
+    Args:
+        datasets: Map-style datasets with items (image, target).
+        target: Required type of targets; None infers it.
+        classes: Class names to use if the datasets declare none and the number of classes matches.
+        num_classes: Least number of classes if the datasets declare no names. Classes without a name are named by
+            their index.
+
+    Raises:
+        ValueError: Targets are malformed, the class names of two datasets differ, or images with masks or boxes are
+            transformed at random.
     """
-    readings = [Reading.of(dataset) for dataset in datasets]
-    every = [kept for reading in readings for kept in reading.kept]
-    kind = kind_of(every, target)
-    names = class_names(readings, every, classes, count)
+    scans = [ScannedDataset.of(dataset) for dataset in datasets]
+    all_targets = [stored_targets for scan in scans for stored_targets in scan.stored_targets]
+    kind = target_type(all_targets, target)
+    class_names = resolve_class_names(scans, all_targets, classes, num_classes)
     made = []
-    for reading in readings:
-        if reading.changes and kind.geometric:
+    for scan in scans:
+        if scan.random_images and kind.geometric:
             raise ValueError(
-                f"the items of {describe(reading.items.dataset)} come out differently each time, so that images and "
-                f"{kind.words} would not fit; leave random transforms out: Vitreous augments both together"
+                f"the items of {describe(scan.items.dataset)} differ each time they are read, so images and "
+                f"{kind.description} would not match; remove random transforms, since Vitreous augments both together"
             )
-        kept = numbered(reading.kept, names)
-        about: Any = {"indices": reading.indices, "changes": reading.changes, "notes": reading.notes()}
-        made.append(Adapted(reading.items, kept, names, target=kind, **about))
+        stored_targets = names_to_indices(scan.stored_targets, class_names)
+        about: Any = {"indices": scan.indices, "random_images": scan.random_images, "notes": scan.notes()}
+        made.append(AdaptedDataset(scan.items, stored_targets, class_names, target=kind, **about))
     return made
 
 
-def class_names(
-    readings: Sequence[Reading], every: Sequence[Kept], known: Sequence[str], count: int
+def resolve_class_names(
+    scans: Sequence[ScannedDataset], all_targets: Sequence[StoredTarget], known: Sequence[str], num_classes: int
 ) -> tuple[str, ...]:
-    said = [names for reading in readings if (names := reading.names())]
-    if said and any(names != said[0] for names in said):
-        raise ValueError(f"training and validation data must have the same classes; {said[0][:5]} and {said[1][:5]}")
-    needed = max((reading.count() for reading in readings), default=0)
-    if said and len(said[0]) >= needed:
-        return said[0]
-    if every and isinstance(every[0], str):
-        return tuple(sorted({str(name) for name in every}))
-    needed = max(needed, count)
+    declared = [class_names for scan in scans if (class_names := scan.class_names())]
+    if declared and any(class_names != declared[0] for class_names in declared):
+        raise ValueError(
+            f"training and validation data must have the same classes, got {declared[0][:5]} and {declared[1][:5]}"
+        )
+    needed = max((scan.num_classes() for scan in scans), default=0)
+    if declared and len(declared[0]) >= needed:
+        return declared[0]
+    if all_targets and isinstance(all_targets[0], str):
+        return tuple(sorted({str(name) for name in all_targets}))
+    needed = max(needed, num_classes)
     return tuple(known) if len(known) == needed else tuple(map(str, range(needed)))
 
 
-def differ(items: Items, index: int) -> bool:
-    """Whether an item is another image when it is asked for again."""
+def is_random_item(items: Items, index: int) -> bool:
+    """Return whether reading an item twice gives different images."""
     try:
         first, second = items[index][0], items[index][0]
     except BadImage:
@@ -185,24 +203,24 @@ def differ(items: Items, index: int) -> bool:
     return first.size != second.size or first.tobytes() != second.tobytes()
 
 
-def stored_targets(items: Items, sample: Sequence[int]) -> list[Kept] | None:
-    """All targets at once, where the dataset keeps them in a list that agrees with its items."""
+def precomputed_targets(items: Items, sample: Sequence[int]) -> list[StoredTarget] | None:
+    """Return all targets if the dataset stores them in an attribute that matches its items, without opening images."""
     dataset = items.dataset
     root: Any = dataset.dataset if isinstance(dataset, Subset) else dataset
-    for name in STORED:
+    for name in TARGET_ATTRIBUTES:
         values = getattr(root, name, None)
         if not isinstance(values, list | tuple | np.ndarray | Tensor) or len(values) != len(root):
             continue
         values = values.tolist() if isinstance(values, np.ndarray | Tensor) else values
         chosen = [values[int(index)] for index in dataset.indices] if isinstance(dataset, Subset) else values
         if all(isinstance(value, int | np.integer | str) for value in chosen):
-            kept = [read_target(value) for value in chosen]
-            return kept if agrees(items, kept, sample) else None
+            stored_targets = [read_target(value) for value in chosen]
+            return stored_targets if match_items(items, stored_targets, sample) else None
     return None
 
 
-def agrees(items: Items, stored: Sequence[Kept], sample: Sequence[int]) -> bool:
-    """A transform of targets would make them others than those that are stored."""
+def match_items(items: Items, stored: Sequence[StoredTarget], sample: Sequence[int]) -> bool:
+    """Return whether stored targets equal those of the items; a target transform makes them differ."""
     for index in sample:
         try:
             target = items.target(index)
@@ -213,6 +231,6 @@ def agrees(items: Items, stored: Sequence[Kept], sample: Sequence[int]) -> bool:
     return True
 
 
-def some_of(unreadable: Mapping[str, str]) -> str:
-    where, reason = next(iter(unreadable.items()))
-    return f"e.g. {where} ({reason})"
+def example_of(unreadable: Mapping[str, str]) -> str:
+    location, reason = next(iter(unreadable.items()))
+    return f"e.g. {location} ({reason})"

@@ -1,8 +1,8 @@
-"""What a dataset is: images with targets, by index.
+"""Dataset interfaces: images and targets by index.
 
-Two kinds. An :class:`ArrayDataset` holds images of one size as bytes, so that a whole batch is cut and augmented at
-once. A :class:`FileDataset` opens images of any size one by one. Both give targets of one kind (``samples.py``), in
-pixels of the image as it is: class vectors, several labels, masks, boxes or texts.
+An :class:`ArrayDataset` stores uint8 images of one size, so that a whole batch is cropped and augmented at once. A
+:class:`FileDataset` opens images of any size one by one. Both return targets of one type (``samples.py``) in the pixel
+coordinates of the original image: class vectors, multi-label vectors, masks, boxes or captions.
 """
 
 from __future__ import annotations
@@ -16,81 +16,129 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.data.labels import as_numbers, check_labels, one_hot, rows_of, stored
+from vitreous.data.labels import check_labels, normalize_labels, one_hot, to_class_indices, to_class_vectors
 from vitreous.samples import Classes, MultiLabels, Targets
 from vitreous.spec import Size
 
-__all__ = ["ArrayDataset", "Arrays", "Dataset", "FileDataset", "can_learn", "check_labels", "class_rows", "one_hot"]
+__all__ = [
+    "ArrayDataset",
+    "Arrays",
+    "Dataset",
+    "FileDataset",
+    "check_labels",
+    "class_vectors",
+    "one_hot",
+    "provides_target",
+]
 
 Indices = NDArray[np.int64]
-Views = tuple[Image.Image, ...]  # of one scene
+Views = tuple[Image.Image, ...]  # several views of one scene
 
 
 class Dataset(ABC):
-    """Images with targets; a subclass is an :class:`ArrayDataset` or a :class:`FileDataset`."""
+    """A map-style dataset of images with targets.
+
+    Subclass :class:`ArrayDataset` or :class:`FileDataset` rather than this class, set ``classes`` and ``target``, and
+    implement ``__len__``, :meth:`targets` and :meth:`subset`. All index arguments are int64 arrays.
+
+    Attributes:
+        classes: Class names, in the order of the class indices.
+        target: Type of the targets, e.g. ``vt.Classes`` (default) or ``vt.Masks``.
+        num_views: Images per item; more than 1 for multi-view scenes.
+    """
 
     classes: tuple[str, ...]
-    target: type[Targets] = Classes  # the kind of its targets
-    num_views: int = 1  # images per scene
+    target: type[Targets] = Classes
+    num_views: int = 1
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def targets(self, indices: Indices) -> Targets:
-        """One entry per image. Masks need images of one size: ask for one image at a time where sizes differ."""
+        """Return the targets of these images, one entry per image.
+
+        Masks are stacked, so request them one image at a time where image sizes differ.
+        """
 
     def class_labels(self, indices: Indices) -> NDArray[Any]:
-        """Class labels of some images as they are kept (``labels.py``): numbers, sets of numbers, or rows."""
-        return class_rows(self, indices)
+        """Return class labels in compact form (``labels.py``): class indices, sets of them, or class vectors."""
+        return class_vectors(self, indices)
 
     @abstractmethod
     def subset(self, indices: Indices) -> Dataset:
-        """Only these images, in this order."""
+        """Return a dataset of only these images, in this order."""
 
     def order(self, seed: int, epoch: int) -> Indices:
-        """The order of an epoch: a pure function of its arguments, the same on every machine."""
+        """Return the permutation of an epoch: a pure function of its arguments, identical on every machine."""
         return np.random.default_rng([seed, epoch]).permutation(len(self))
 
-    def where(self, index: int) -> str:
-        """A name for an image in messages."""
+    def location(self, index: int) -> str:
+        """Describe where an image comes from, e.g. its path; used in messages, reports and fingerprints."""
         return f"image {index}"
 
     def cameras(self, index: int) -> NDArray[np.float32] | None:
-        """The projection matrices (v, 3, 4) of a scene's views, where they are known."""
+        """Return the projection matrices (v, 3, 4) of a scene's views, or None if they are unknown."""
         return None
 
 
 class ArrayDataset(Dataset):
-    """Images of one size, as bytes."""
+    """A dataset of uint8 images of one size.
+
+    Attributes:
+        image_size: (height, width) of every image.
+        num_channels: Channels of every image, usually 1 or 3.
+    """
 
     image_size: Size
     num_channels: int
 
     @abstractmethod
     def pixels(self, indices: Indices) -> NDArray[np.uint8]:
-        """(b, c, y, x)"""
+        """Return uint8 images (b, c, y, x)."""
 
     def samples(self, indices: Indices) -> tuple[NDArray[np.uint8], Targets]:
-        """Pixels and targets together, for sets that make both at once."""
+        """Return pixels and targets together; override where both are generated in one pass."""
         return self.pixels(indices), self.targets(indices)
 
 
 class FileDataset(Dataset):
-    """Images of any size, opened one by one."""
+    """A dataset of images of any size, opened one by one.
+
+    >>> class Photos(vt.FileDataset):
+    ...     classes = ("cat", "dog")
+    ...     def __len__(self): return len(self.paths)
+    ...     def image(self, index): return Image.open(self.paths[index]).convert("RGB")
+    ...     def targets(self, indices): return vt.Classes(torch.eye(2)[self.labels[indices]])
+    ...     def subset(self, indices): return Photos(self.paths[indices], self.labels[indices])
+    """
 
     @abstractmethod
     def subset(self, indices: Indices) -> FileDataset: ...
 
     @abstractmethod
     def image(self, index: int) -> Image.Image | Views:
-        """RGB or gray in 8 bits, upright, or the several views of a scene; raises ``BadImage`` where it cannot."""
+        """Open an image as upright 8-bit RGB or grayscale, or the views of a scene.
+
+        Raises:
+            BadImage: The image cannot be read.
+        """
 
 
 class Arrays(ArrayDataset):
-    """A set that lives in memory: ``images`` (n, c, y, x) bytes, and a target for each.
+    """A dataset held in memory as arrays.
 
-    ``targets`` are of any kind, class numbers (n,), or class vectors (n, k). Classes are kept as numbers.
+    Args:
+        images: uint8 images (n, c, y, x).
+        targets: A :class:`Targets` batch of n, class indices (n,), or class vectors (n, k). One-hot class vectors are
+            stored as class indices.
+        classes: Class names.
+        names: A name per image for messages; by default ``image 0``, ``image 1`` …
+
+    Raises:
+        ValueError: Images are not uint8 (n, c, y, x), or the targets do not match them.
+
+    >>> data = vt.Arrays(np.zeros((100, 3, 32, 32), np.uint8), np.arange(100) % 2, ["cat", "dog"])
     """
 
     def __init__(
@@ -102,16 +150,16 @@ class Arrays(ArrayDataset):
         names: Sequence[str] | None = None,
     ) -> None:
         if images.ndim != 4 or images.dtype != np.uint8:
-            raise ValueError(f"images must be bytes of shape (n, c, y, x), got {images.dtype} {images.shape}")
+            raise ValueError(f"images must be uint8 of shape (n, c, y, x), got {images.dtype} {images.shape}")
         self.num_channels, self.image_size = images.shape[1], (images.shape[2], images.shape[3])
         if len(targets) != len(images):
-            raise ValueError(f"{len(images)} images, but targets for {len(targets)}")
+            raise ValueError(f"expected one target per image, got {len(targets)} targets for {len(images)} images")
         if not isinstance(targets, Targets) and targets.ndim != 1:
             targets = Classes(torch.from_numpy(targets.astype(np.float32)))
         if isinstance(targets, Targets):
             targets.check([self.image_size] * len(images), len(classes))
         self.target = type(targets) if isinstance(targets, Targets) else Classes
-        self.images, self.kept = images, kept_small(targets, len(classes))
+        self.images, self.stored = images, compact_targets(targets, len(classes))
         self.classes, self.names = tuple(classes), names
 
     @property
@@ -125,40 +173,40 @@ class Arrays(ArrayDataset):
         return self.images[indices]
 
     def targets(self, indices: Indices) -> Targets:
-        if isinstance(self.kept, Targets):
-            return self.kept.take(torch.from_numpy(np.asarray(indices)))
-        return Classes(torch.from_numpy(rows_of(self.kept[indices], len(self.classes))))
+        if isinstance(self.stored, Targets):
+            return self.stored.take(torch.from_numpy(np.asarray(indices)))
+        return Classes(torch.from_numpy(to_class_vectors(self.stored[indices], len(self.classes))))
 
     def class_labels(self, indices: Indices) -> NDArray[Any]:
-        return class_rows(self, indices) if isinstance(self.kept, Targets) else self.kept[indices]
+        return class_vectors(self, indices) if isinstance(self.stored, Targets) else self.stored[indices]
 
     def subset(self, indices: Indices) -> Arrays:
         names = None if self.names is None else [self.names[index] for index in indices]
-        kept = self.targets(indices) if isinstance(self.kept, Targets) else self.kept[indices]
-        return Arrays(self.images[indices], kept, self.classes, names=names)
+        stored = self.targets(indices) if isinstance(self.stored, Targets) else self.stored[indices]
+        return Arrays(self.images[indices], stored, self.classes, names=names)
 
-    def where(self, index: int) -> str:
-        return self.names[index] if self.names else super().where(index)
+    def location(self, index: int) -> str:
+        return self.names[index] if self.names else super().location(index)
 
 
-def kept_small(targets: Targets | NDArray[Any], num_classes: int) -> Targets | NDArray[Any]:
-    """One class per image as numbers (n,); other targets as they are."""
+def compact_targets(targets: Targets | NDArray[Any], num_classes: int) -> Targets | NDArray[Any]:
+    """Convert one-hot classes to class indices (n,); return other targets unchanged."""
     if not isinstance(targets, Targets):
-        return stored(targets, num_classes)
+        return normalize_labels(targets, num_classes)
     if type(targets) is not Classes or targets.values.dtype != torch.float32:
         return targets
-    numbers = as_numbers(targets.values.numpy())
-    return numbers if numbers.ndim == 1 else targets
+    labels = to_class_indices(targets.values.numpy())
+    return labels if labels.ndim == 1 else targets
 
 
-def class_rows(dataset: Dataset, indices: Indices) -> NDArray[np.float32]:
-    """Class vectors (n, classes) of some images."""
+def class_vectors(dataset: Dataset, indices: Indices) -> NDArray[np.float32]:
+    """Return the class vectors (n, classes) of these images."""
     targets = dataset.targets(indices)
     if not isinstance(targets, Classes):
-        raise ValueError(f"class labels are needed, the data has {targets.words}")
+        raise ValueError(f"expected class labels, the dataset has {targets.description}")
     return targets.values.numpy()
 
 
-def can_learn(wanted: type[Targets], dataset: Dataset) -> bool:
-    """Whether a dataset's targets serve a task: a single class is a set of labels as well."""
+def provides_target(wanted: type[Targets], dataset: Dataset) -> bool:
+    """Return whether a dataset provides the wanted targets; single classes also serve as multi-label targets."""
     return dataset.target is wanted or (wanted is MultiLabels and dataset.target is Classes)

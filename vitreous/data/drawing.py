@@ -1,7 +1,7 @@
-"""Drawing many small scenes at once, with numpy alone.
+"""Draw many small scenes at once with numpy.
 
-A shape is an outline in polar coordinates, ``inner(φ) < distance < outer(φ)``. Centers lie on pixels, so that distance
-and direction of every pixel of a window are tables made once, and a shape costs a look-up per pixel.
+A shape is an outline in polar coordinates, ``inner(φ) < distance < outer(φ)``. Centers are whole pixels, so that the
+distance and direction of each pixel of a window can be precomputed, and a shape costs one lookup per pixel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WHOLE, FIRST_HALF, SECOND_HALF = 0, 1, 2
 
 
 class Canvas:
-    """Two bytes a pixel, who it belongs to and how light it is, with a margin so that stamps never leave it."""
+    """Object id and shade (uint8 each) of every pixel, with a margin so that stamps stay in bounds."""
 
     def __init__(self, size: Size, num_scenes: int, shade: NDArray[np.uint8]) -> None:
         self.size = size
@@ -30,14 +30,14 @@ class Canvas:
         self.shape = (num_scenes, size[0] + 2 * self.margin, size[1] + 2 * self.margin)
         self.id = np.zeros(self.shape, dtype=np.uint8)
         self.shade = np.zeros(self.shape, dtype=np.uint8)
-        self.inner(self.shade)[:] = shade
+        self.without_margin(self.shade)[:] = shade
 
-    def inner(self, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def without_margin(self, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
         edge = self.margin
         return array[:, edge:-edge, edge:-edge]
 
     def ids(self) -> NDArray[np.uint8]:
-        return np.ascontiguousarray(self.inner(self.id))
+        return np.ascontiguousarray(self.without_margin(self.id))
 
     def stamp(
         self,
@@ -52,7 +52,7 @@ class Canvas:
         texture: NDArray[np.int64] | None = None,
         shade: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.int64]:
-        """Draw one shape in each scene and tell how many pixels within the image it took."""
+        """Draw one shape in each scene; return the number of pixels it covers within each image."""
         reach = min(self.margin - 1, int(np.ceil(radius.max() * MAX_REACH)))
         distance, direction, rows, columns = window(reach)
         turned = (direction - angle[:, None].astype(np.int16)) & np.int16(DIRECTIONS - 1)
@@ -66,7 +66,7 @@ class Canvas:
         place = place[which, pixel]
         self.id.reshape(-1)[place] = owner[which]
         if texture is not None:
-            values = weave(texture[which], rows[pixel], columns[pixel], angle[which], radius[which])
+            values = texture_shade(texture[which], rows[pixel], columns[pixel], angle[which], radius[which])
         else:
             assert shade is not None
             values = shade[which]
@@ -76,35 +76,35 @@ class Canvas:
         return np.bincount(which[within], minlength=len(scene))
 
     def color(self, palette: NDArray[np.uint32]) -> NDArray[np.uint8]:
-        """(b, 3, y, x): each (id, shade) looked up in its scene's palette."""
+        """Look up each (id, shade) in its scene's palette: images (b, 3, y, x)."""
         entries = palette.shape[1]
-        key = self.inner(self.id).astype(np.int32)
+        key = self.without_margin(self.id).astype(np.int32)
         np.minimum(key, entries // LEVELS - 1, out=key)
         key *= LEVELS
-        key += self.inner(self.shade)
+        key += self.without_margin(self.shade)
         key += (np.arange(len(key), dtype=np.int32) * entries)[:, None, None]
         packed = palette.reshape(-1).take(key)
         return np.ascontiguousarray(packed.view(np.uint8).reshape(*key.shape, 4)[..., :3].transpose(0, 3, 1, 2))
 
 
-def weave(
+def texture_shade(
     texture: NDArray[np.int64],
     y: NDArray[np.int32],
     x: NDArray[np.int32],
     angle: NDArray[np.int64],
     radius: NDArray[np.float32],
 ) -> NDArray[np.uint8]:
-    """The shade of each pixel from an 8×8 tile per texture, laid along the object's own axes."""
+    """Look up the shade of each pixel in an 8×8 tile per texture, aligned with the object's axes."""
     cos, sin = COS[angle], SIN[angle]
     step = np.float32(10) / radius
-    # 64 keeps the numbers positive, where the cast rounds down
+    # adding 64 keeps the values positive, where the cast rounds down
     along = ((x * cos + y * sin) * step + 64).astype(np.int32) & 7
     across = ((y * cos - x * sin) * step + 64).astype(np.int32) & 7
     return TILES[texture, across, along]
 
 
 def palette(objects: NDArray[np.float32], draws: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """(b, ids · LEVELS) packed colors: background, objects (b, m, rgb), occluder, each from dark to light."""
+    """Pack colors (b, ids · LEVELS): background, objects (b, m, rgb) and occluder, each from dark to light."""
     b, m, _ = objects.shape
     ends = np.empty((b, m + 2, 2, 3), dtype=np.float32)
     tint = draws[:, :6].reshape(b, 2, 3)
@@ -120,10 +120,10 @@ def palette(objects: NDArray[np.float32], draws: NDArray[np.float32]) -> NDArray
 
 
 def background(size: Size, draws: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Each scene's own piece of one large sheet of noise, turned to one of its four mirror images."""
+    """Cut a random, randomly mirrored crop from one large sheet of noise for each scene."""
     sheet = noise_sheet(size)
-    room = np.array(sheet.shape) - np.array(size)
-    corner = (draws[:, 6:8] * (room + 1)).astype(np.int64)
+    max_corner = np.array(sheet.shape) - np.array(size)
+    corner = (draws[:, 6:8] * (max_corner + 1)).astype(np.int64)
     mirror = (draws[:, 8] * 4).astype(np.int64)
     out = np.empty((len(draws), *size), dtype=np.uint8)
     for scene, ((y, x), turn) in enumerate(zip(corner, mirror, strict=True)):
@@ -134,7 +134,7 @@ def background(size: Size, draws: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 @lru_cache(maxsize=8)
 def noise_sheet(size: Size) -> NDArray[np.uint8]:
-    """Noise of all wavelengths, amplitude ∝ wavelength, over sixteen times a scene's area."""
+    """Generate noise with amplitude proportional to wavelength, over sixteen times a scene's area."""
     shape = (4 * size[0], 4 * size[1])
     frequency = np.hypot(np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1]))
     spectrum = np.fft.rfft2(np.random.default_rng(7).standard_normal(shape)) / (frequency + 0.5 / max(size))
@@ -145,14 +145,14 @@ def noise_sheet(size: Size) -> NDArray[np.uint8]:
 
 @lru_cache(maxsize=64)
 def window(reach: int) -> tuple[NDArray[np.float32], NDArray[np.int16], NDArray[np.int32], NDArray[np.int32]]:
-    """Distance, direction and offsets of every pixel within ``reach`` of a center."""
+    """Compute distance, direction and (y, x) offsets of every pixel within ``reach`` of a center."""
     y, x = (axis.reshape(-1).astype(np.int32) for axis in np.mgrid[-reach : reach + 1, -reach : reach + 1])
     direction = np.round(np.arctan2(y, x) * (DIRECTIONS / (2 * np.pi))).astype(np.int16) % DIRECTIONS
     return np.hypot(y, x).astype(np.float32), direction.astype(np.int16), y, x
 
 
 def outlines() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(kinds · 3, directions): where each shape begins and ends, whole and as either half."""
+    """Compute outer and inner radius (kinds · 3, directions) of each shape: whole, first half, second half."""
     phi = np.arange(DIRECTIONS) * (2 * np.pi / DIRECTIONS)
     cos, sin = np.maximum(np.abs(np.cos(phi)), 1e-6), np.maximum(np.abs(np.sin(phi)), 1e-6)
     third, fifth = phi % (2 * np.pi / 3) - np.pi / 3, np.abs(phi % (2 * np.pi / 5) - np.pi / 5)
@@ -181,7 +181,7 @@ def outlines() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 
 def heart(phi: NDArray[np.floating]) -> NDArray[np.floating]:
-    """The well-known curve, seen from a point inside it."""
+    """Compute the radius of the standard heart curve in polar coordinates."""
     t = np.linspace(0, 2 * np.pi, 4000)
     x = 16 * np.sin(t) ** 3 / 14
     y = -(13 * np.cos(t) - 5 * np.cos(2 * t) - 2 * np.cos(3 * t) - np.cos(4 * t) + 2) / 14
@@ -191,7 +191,7 @@ def heart(phi: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 def tiles() -> NDArray[np.uint8]:
-    """Plain, stripes, cross stripes, checks and dots, as shades from 0 to LEVELS − 1."""
+    """Create 8×8 tiles of shades from 0 to LEVELS − 1: plain, stripes, grid, checks and dots."""
     y, x = np.mgrid[:8, :8]
     light = [np.ones((8, 8)), x < 4, (x % 4 < 2) | (y % 4 < 2), (x < 4) ^ (y < 4), np.hypot(x - 3.5, y - 3.5) > 2.3]
     return np.stack([np.where(pattern, LEVELS - 1, LEVELS // 3) for pattern in light]).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Images that lie encoded somewhere, as files or inside of tar files, with their class labels kept small."""
+"""Base class for datasets of encoded images, as files or inside tar files, with compact class labels."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ import torch
 from numpy.typing import NDArray
 
 from vitreous.data.base import FileDataset, Indices
-from vitreous.data.labels import rows_of, stored
+from vitreous.data.labels import normalize_labels, to_class_vectors
 from vitreous.samples import Classes
 
 
-class Encoded(FileDataset):
-    """``labels`` are class numbers (n,), sets of them, or rows of targets (n, classes): see ``labels.py``."""
+class EncodedDataset(FileDataset):
+    """A dataset of encoded images with class labels.
+
+    ``labels`` are class indices (n,), tuples of them (n,), or class vectors (n, classes); see ``labels.py``.
+    """
 
     target: type[Classes]
 
     def __init__(self, labels: NDArray[Any], classes: Sequence[str], *, target: type[Classes] = Classes) -> None:
-        self.labels = stored(labels, len(classes))
+        self.labels = normalize_labels(labels, len(classes))
         self.classes, self.target = tuple(classes), target
 
     def __len__(self) -> int:
@@ -28,11 +31,11 @@ class Encoded(FileDataset):
 
     def targets(self, indices: Indices) -> Classes:
         kind: type[Classes] = self.target
-        return kind(torch.from_numpy(rows_of(self.labels[indices], len(self.classes))))
+        return kind(torch.from_numpy(to_class_vectors(self.labels[indices], len(self.classes))))
 
     def class_labels(self, indices: Indices) -> NDArray[Any]:
         return self.labels[indices]
 
     @abstractmethod
     def content(self, index: int) -> bytes:
-        """The file as it is, not decoded."""
+        """Return the encoded bytes of an image."""

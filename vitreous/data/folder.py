@@ -1,4 +1,4 @@
-"""Folders of images, one folder for each class: ``photos/cat/1.jpg``, or ``photos/train/cat/1.jpg``."""
+"""Class folders of images: ``photos/cat/1.jpg``, or with splits ``photos/train/cat/1.jpg``."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.data.base import Indices
-from vitreous.data.encoded import Encoded
+from vitreous.data.encoded import EncodedDataset
 from vitreous.data.image_files import BadImage, open_image, printable
 from vitreous.data.splits import (
     Splits,
+    first_few,
     is_visible,
-    need_same_classes,
-    need_two_classes,
-    some,
+    require_same_classes,
+    require_two_classes,
     split_folders,
     visible_folders,
 )
 from vitreous.files import CannotRead, files_below, open_file
 from vitreous.samples import Classes
 
-LARGEST = 2**30  # bytes of an image's file
+MAX_FILE_BYTES = 2**30  # per image file
 
 
-class Files(Encoded):
-    """Images in files of their own."""
+class PathDataset(EncodedDataset):
+    """A classification dataset of image files, given by their paths."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class Files(Encoded):
     ) -> None:
         super().__init__(labels, classes, target=target)
         if len(paths) != len(labels):
-            raise ValueError(f"{len(paths)} paths, but labels for {len(labels)}")
-        self.paths = paths if isinstance(paths, Paths) else Paths([os.fspath(path) for path in paths])
+            raise ValueError(f"expected one label per path, got {len(labels)} labels for {len(paths)} paths")
+        self.paths = paths if isinstance(paths, PathList) else PathList([os.fspath(path) for path in paths])
 
     def image(self, index: int) -> Image.Image:
         return open_image(self.paths[index])
@@ -52,21 +52,21 @@ class Files(Encoded):
     def content(self, index: int) -> bytes:
         try:
             with open_file(self.paths[index]) as file:
-                if (size := os.fstat(file.fileno()).st_size) > LARGEST:
-                    raise BadImage(f"{size:,} bytes are more than any image needs")
+                if (size := os.fstat(file.fileno()).st_size) > MAX_FILE_BYTES:
+                    raise BadImage(f"the file is too large for an image ({size:,} bytes)")
                 return file.read()
         except CannotRead as error:
             raise BadImage(str(error), error.strerror) from None
 
-    def where(self, index: int) -> str:
+    def location(self, index: int) -> str:
         return printable(self.paths[index])
 
-    def subset(self, indices: Indices) -> Files:
-        return Files(self.paths.take(indices), self.labels[indices], self.classes, target=self.target)
+    def subset(self, indices: Indices) -> PathDataset:
+        return PathDataset(self.paths.take(indices), self.labels[indices], self.classes, target=self.target)
 
 
-class Paths(Sequence[Path]):
-    """Paths kept as text: a million of them as objects would take half a gigabyte."""
+class PathList(Sequence[Path]):
+    """A sequence of paths, stored as strings: a million ``Path`` objects would take half a gigabyte."""
 
     def __init__(self, texts: list[str]) -> None:
         self.texts = texts
@@ -77,25 +77,25 @@ class Paths(Sequence[Path]):
     def __getitem__(self, index: Any) -> Any:
         return Path(self.texts[index])
 
-    def take(self, indices: Indices) -> Paths:
-        return Paths([self.texts[index] for index in indices])
+    def take(self, indices: Indices) -> PathList:
+        return PathList([self.texts[index] for index in indices])
 
 
 def open_folder(path: Path) -> Splits:
-    """A folder of class folders, or one of ``train``, ``val`` and ``test`` that hold class folders each."""
+    """Open a folder of class folders, or of ``train``, ``val`` and ``test`` folders that each hold class folders."""
     folders = split_folders(path)
     notes: list[str] = []
     parts = {name: read_classes(folder, notes) for name, folder in (folders or {"train": path}).items()}
     if folders:
-        need_same_classes({folders[name]: parts[name] for name in sorted(parts, key="train".__ne__)})
+        require_same_classes({folders[name]: parts[name] for name in sorted(parts, key="train".__ne__)})
         if others := [folder.name for folder in visible_folders(path) if folder not in folders.values()]:
-            notes.append(f"beside train, validation and test these folders were left out: {some(others)}")
-    need_two_classes(parts["train"].classes, folders.get("train", path))
+            notes.append(f"folders other than train, validation and test were left out: {first_few(others)}")
+    require_two_classes(parts["train"].classes, folders.get("train", path))
     return Splits(parts["train"], parts.get("valid"), parts.get("test"), tuple(notes))
 
 
-def read_classes(path: Path, notes: list[str]) -> Files:
-    """The images below each class folder, with a note about every file that is none."""
+def read_classes(path: Path, notes: list[str]) -> PathDataset:
+    """Collect the images below each class folder; append notes about files left out."""
     folders = visible_folders(path)
     if not folders:
         raise ValueError(why_no_classes(path))
@@ -108,49 +108,51 @@ def read_classes(path: Path, notes: list[str]) -> Files:
             files[number[name]].append(file)
     images = [sorted(filter(is_image, own)) for own in files]
     if empty := [folder.name for folder, own in zip(folders, images, strict=True) if not own]:
-        raise ValueError(f"no images in these class folders of {printable(path)}: {some(empty)}; fill or remove them")
+        raise ValueError(
+            f"no images in these class folders of {printable(path)}: {first_few(empty)}; fill or remove them"
+        )
     found = [file for own in images for file in own]
     note_others(notes, path, [file for own in files for file in own], found, others)
     labels = np.repeat(np.arange(len(folders)), [len(own) for own in images])
-    return Files(found, labels, [printable(folder.name) for folder in folders])
+    return PathDataset(found, labels, [printable(folder.name) for folder in folders])
 
 
 def why_no_classes(path: Path) -> str:
     names = [entry for entry in os.listdir(path) if is_visible(entry)]
     if not names:
-        return f"{path} is empty; it should hold a folder of images for each class, as in {path}/cat/1.jpg"
+        return f"{path} is empty; it should hold one folder of images per class, e.g. {path}/cat/1.jpg"
     if any(is_image(str(path / name)) for name in names):
-        return f"the images lie directly in {path}; put each class into a folder of its own, or give a CSV"
-    return f"{path} holds neither images nor class folders, but {some(sorted(names))}"
+        return f"the images are directly in {path}; move each class into its own folder, or pass a CSV file"
+    return f"{path} holds neither images nor class folders, only {first_few(sorted(names))}"
 
 
 def note_others(notes: list[str], path: Path, files: list[str], found: list[str], others: list[str]) -> None:
-    """Notes about files that are no images, cannot be opened at all, or belong to no class."""
+    """Append notes about files that are not images, cannot be opened, or are outside the class folders."""
     for number, left_out, subject in (
-        (len(files) - len(found), sorted(set(files) - set(found)), ("file is no image", "files are no images")),
-        (len(others), sorted(others), ("pipe, device or dead link", "pipes, devices or dead links")),
+        (len(files) - len(found), sorted(set(files) - set(found)), ("file is not an image", "files are not images")),
+        (len(others), sorted(others), ("pipe, device or broken link", "pipes, devices or broken links")),
     ):
         if number:
             names = [os.path.relpath(file, path) for file in left_out]
-            notes.append(f"{number:,} {subject[number > 1]}, left out: {some(names)}")
+            notes.append(f"{number:,} {subject[number > 1]}, left out: {first_few(names)}")
     with os.scandir(path) as entries:
         loose = sorted(e.name for e in entries if e.is_file() and is_visible(e.name) and is_image(e.path))
     if loose:
-        notes.append(f"images beside the class folders of {path} have no class, left out: {some(loose)}")
+        notes.append(f"images outside the class folders of {path}, left out: {first_few(loose)}")
 
 
 def is_image(path: str) -> bool:
-    """By its ending, which is quick; the few files with other endings are asked themselves."""
-    if os.path.splitext(path)[1].lower() in image_endings():
+    """Return whether a file is an image, by its suffix or, for unknown suffixes, by opening it."""
+    if os.path.splitext(path)[1].lower() in image_suffixes():
         return True
     try:
         with open_file(path) as file, Image.open(file):
             return True
-    except Exception:  # Pillow's plugins raise whatever comes to hand on files that are none of theirs
+    except Exception:  # Pillow's plugins may raise any exception on other formats
         return False
 
 
 @cache
-def image_endings() -> frozenset[str]:
+def image_suffixes() -> frozenset[str]:
     known = Image.registered_extensions()
     return frozenset(ending for ending, kind in known.items() if kind in Image.OPEN)

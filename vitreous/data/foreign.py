@@ -1,7 +1,7 @@
-"""Other people's datasets, item by item: anything with a length whose items are (image, target).
+"""Item access to third-party map-style datasets: any object with a length and items (image, target).
 
-Where a file cannot be read (``OSError``) the image counts as broken, like one of ours. Any other exception is a mistake
-in the dataset's code, which no later item cures, so it is raised, with the index.
+An ``OSError`` marks the image as unreadable, as in Vitreous's own datasets. Any other exception is a bug in the
+dataset's code and is raised with the index of the item.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
 
 from vitreous.data.base import Dataset
-from vitreous.data.foreign_targets import Kept, read_target
+from vitreous.data.foreign_targets import StoredTarget, read_target
 from vitreous.data.image_files import BadImage
 from vitreous.data.images import as_image
 
-READING = threading.RLock()  # datasets may share files and random numbers, so that only one is asked at a time
+ITEM_LOCK = threading.RLock()  # datasets may share file handles and RNG state, so items are read one at a time
 UNREADABLE = (OSError, SyntaxError, Image.DecompressionBombError)  # what Pillow raises for damaged files
-DATA = (
+ACCEPTED_DATA = (
     "a path, 'shapes' or 'digits', a vt.Dataset or vt.Splits, a dataset with a length whose items are (image, target), "
     "or a pair (train, valid) of these"
 )
@@ -33,38 +33,38 @@ DESCRIBED = re.compile(r"^\S.* with [\d,]+ images?(; valid: .*)?$")
 
 
 def is_foreign(data: Any) -> bool:
-    """Whether something is a dataset by its items, though none of ours."""
+    """Return whether an object is a map-style dataset other than a Vitreous :class:`Dataset`."""
     others = (Dataset, str, bytes, Mapping, np.ndarray, Tensor, nn.Module, tuple, DataLoader, IterableDataset, type)
     return not isinstance(data, others) and hasattr(data, "__getitem__") and hasattr(data, "__len__")
 
 
-def need_dataset(data: Any) -> Dataset:
-    """One of our datasets; a ``ValueError`` says what would be one."""
+def require_dataset(data: Any) -> Dataset:
+    """Return ``data`` if it is a :class:`Dataset`; otherwise raise a ``ValueError`` that lists what is accepted."""
     if isinstance(data, Dataset):
         return data
     if isinstance(data, DataLoader):
         raise ValueError(
-            "data is a DataLoader, whose images are prepared and batched already; give its dataset "
-            "(loader.dataset), with images as they are"
+            "data is a DataLoader, whose images are already preprocessed and batched; pass its dataset "
+            "(loader.dataset) without transforms"
         )
     if isinstance(data, IterableDataset):
         raise ValueError(f"data must have a length and items by index, got the IterableDataset {type(data).__name__}")
-    raise ValueError(f"data is {DATA}; got {type(data).__name__}")
+    raise ValueError(f"data is {ACCEPTED_DATA}; got {type(data).__name__}")
 
 
 def describe(data: Any) -> str:
-    """What a dataset is called in a run's settings: ``torchvision.datasets.FakeData with 200 images``."""
-    inner = f" of {name_of(data.dataset)}" if isinstance(data, Subset) else ""
-    return f"{name_of(data)}{inner} with {len(data):,} image{'s' if len(data) != 1 else ''}"
+    """Describe a dataset for a run's settings: ``torchvision.datasets.FakeData with 200 images``."""
+    inner = f" of {importable_name(data.dataset)}" if isinstance(data, Subset) else ""
+    return f"{importable_name(data)}{inner} with {len(data):,} image{'s' if len(data) != 1 else ''}"
 
 
 def is_described(source: str) -> bool:
-    """Whether a run's settings name a Python object rather than data that can be opened."""
+    """Return whether a data source in a run's settings describes a Python object, which cannot be reopened."""
     return bool(DESCRIBED.match(source))
 
 
-def name_of(data: Any) -> str:
-    """The shortest name that the type can be imported by."""
+def importable_name(data: Any) -> str:
+    """Return the shortest dotted name that the object's type can be imported by."""
     kind = type(data)
     parts = kind.__module__.split(".")
     for length in range(1, len(parts) + 1):
@@ -76,7 +76,7 @@ def name_of(data: Any) -> str:
 
 @dataclass(frozen=True)
 class Items:
-    """The items of a foreign dataset."""
+    """Validated access to the items of a third-party dataset."""
 
     dataset: Any
 
@@ -90,31 +90,31 @@ class Items:
         except BadImage:
             raise
         except ValueError as error:
-            raise ValueError(f"{self.where(index)}: {error}") from None
+            raise ValueError(f"{self.location(index)}: {error}") from None
 
-    def target(self, index: int) -> Kept:
+    def target(self, index: int) -> StoredTarget:
         target = self.item(index)[1]
         try:
             return read_target(target)
         except ValueError as error:
-            raise ValueError(f"{self.where(index)}: {error}") from None
+            raise ValueError(f"{self.location(index)}: {error}") from None
 
     def item(self, index: int) -> tuple[Any, Any]:
         try:
-            with READING:
+            with ITEM_LOCK:
                 item = self.dataset[index]
         except UNREADABLE as error:
             raise BadImage(f"{type(error).__name__}: {first_line(error)}") from None
         except Exception as error:
-            raise ValueError(f"{self.where(index)} raised {type(error).__name__}: {first_line(error)}") from error
+            raise ValueError(f"{self.location(index)} raised {type(error).__name__}: {first_line(error)}") from error
         if not isinstance(item, tuple | list) or len(item) != 2:
             shown = f"{type(item).__name__} of {len(item)}" if hasattr(item, "__len__") else type(item).__name__
-            raise ValueError(f"{self.where(index)} must be (image, target), got {shown}")
+            raise ValueError(f"{self.location(index)} must be (image, target), got {shown}")
         return item[0], item[1]
 
-    def where(self, index: int) -> str:
-        """The file where it is known, else the dataset's name and the index in it."""
-        dataset, index = innermost(self.dataset, index)
+    def location(self, index: int) -> str:
+        """Return the item's file if known, otherwise the dataset's name with the index."""
+        dataset, index = resolve_item(self.dataset, index)
         listed = getattr(dataset, "samples", None)  # of torchvision's folders: (path, class)
         entry = listed[index] if isinstance(listed, list) and index < len(listed) else None
         if isinstance(entry, tuple) and entry and isinstance(entry[0], str):
@@ -122,8 +122,8 @@ class Items:
         return f"{type(dataset).__name__}[{index}]"
 
 
-def innermost(dataset: Any, index: int) -> tuple[Any, int]:
-    """The dataset that an item comes from, and its index there."""
+def resolve_item(dataset: Any, index: int) -> tuple[Any, int]:
+    """Resolve nested ``Subset`` and ``ConcatDataset``: the innermost dataset of an item, and its index there."""
     while True:
         if isinstance(dataset, Subset):
             dataset, index = dataset.dataset, int(dataset.indices[index])

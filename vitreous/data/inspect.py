@@ -1,4 +1,4 @@
-"""What there is to know about a dataset before training on it: balance, sizes, broken files, duplicates."""
+"""Inspect a dataset before training: class balance, image sizes, broken files and duplicates."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.data.base import ArrayDataset, Dataset, FileDataset
-from vitreous.data.image_files import STRIP, BadImage
-from vitreous.data.labels import shown, shown_by
+from vitreous.data.image_files import STRIP_PIXELS, BadImage
+from vitreous.data.labels import dataset_positive_pairs, positive_pairs
 from vitreous.data.pack import image_at
 from vitreous.data.splits import Splits
 from vitreous.data.threads import Progress, in_threads
 from vitreous.spec import Size
 
-AT_ONCE = 256  # pixels looked at together
-LONG = 3.0  # sides of this ratio make an image odd
-TINY = 0.25  # … or a short side below this share of the usual one
-SHOWN = 10  # odd images told
+ARRAY_CHUNK = 256  # images of an array dataset read at a time
+MIN_LONG_RATIO = 3.0  # aspect ratio from which an image counts as elongated
+MAX_TINY_SHARE = 0.25  # undersized images have a short side below this share of the median
+MAX_LISTED = 10  # unusual images reported
 
 
 @dataclass(frozen=True)
-class Look:
-    """One image, seen once: its (height, width) and a digest of its pixels, or why it could not be seen."""
+class ImageRecord:
+    """Size (height, width) and pixel digest of an image, or the reason why it is broken."""
 
     split: str
     index: int
-    where: str
+    location: str
     size: Size = (0, 0)
     digest: bytes = b""
     broken: str = ""
@@ -42,14 +42,14 @@ class Look:
 
 @dataclass(frozen=True)
 class Duplicate:
-    """Images that are the same to the last pixel, and what each is said to show."""
+    """Images with identical pixels, and the label of each."""
 
-    looks: tuple[Look, ...]
+    records: tuple[ImageRecord, ...]
     labels: tuple[str, ...]
 
     @property
     def between_splits(self) -> bool:
-        return len({look.split for look in self.looks}) > 1
+        return len({record.split for record in self.records}) > 1
 
     @property
     def contradictory(self) -> bool:
@@ -58,73 +58,82 @@ class Duplicate:
 
 @dataclass(frozen=True)
 class Inspection:
-    """``counts`` are images of each class by split; sizes are (smallest, median, largest) over all splits."""
+    """Statistics of a dataset.
+
+    ``counts`` are images per class, by split; ``heights`` and ``widths`` are (minimum, median, maximum) of all splits.
+    """
 
     classes: tuple[str, ...]
     totals: dict[str, int]
     counts: dict[str, NDArray[np.int64]]
     heights: tuple[int, int, int]
     widths: tuple[int, int, int]
-    long: list[Look]
-    tiny: list[Look]
-    broken: list[Look]
+    elongated: list[ImageRecord]
+    undersized: list[ImageRecord]
+    broken: list[ImageRecord]
     duplicates: list[Duplicate]
 
     @property
     def imbalance(self) -> float:
-        """How many times larger the largest class of the training split is than the smallest."""
+        """Ratio of the largest class of the training split to the smallest."""
         counts = self.counts["train"]
         return float(counts.max() / max(1, counts.min()))
 
 
 def inspect(splits: Splits, *, workers: int | None = None, progress: Progress | None = None) -> Inspection:
-    """Every image of every split, opened once."""
+    """Open every image of every split once and collect statistics."""
     parts = splits.parts()
-    looks: list[Look] = []
+    records: list[ImageRecord] = []
     total = sum(map(len, parts.values()))
     for name, dataset in parts.items():
-        before = len(looks)
+        before = len(records)
         count = (lambda done, _, before=before: progress(before + done, total)) if progress else None
-        looks.extend(looks_at(dataset, name, workers, count))
-    seen = [look for look in looks if not look.broken]
-    sizes = np.array([look.size for look in seen] or [(0, 0)])
+        records.extend(inspect_dataset(dataset, name, workers, count))
+    seen = [record for record in records if not record.broken]
+    sizes = np.array([record.size for record in seen] or [(0, 0)])
     return Inspection(
         classes=splits.train.classes,
         totals={name: len(dataset) for name, dataset in parts.items()},
         counts={name: class_counts(dataset) for name, dataset in parts.items()},
-        heights=spread(sizes[:, 0]),
-        widths=spread(sizes[:, 1]),
-        long=sorted((look for look in seen if look.ratio >= LONG), key=lambda look: -look.ratio)[:SHOWN],
-        tiny=tiny(seen, sizes),
-        broken=[look for look in looks if look.broken],
+        heights=min_median_max(sizes[:, 0]),
+        widths=min_median_max(sizes[:, 1]),
+        elongated=sorted(
+            (record for record in seen if record.ratio >= MIN_LONG_RATIO), key=lambda record: -record.ratio
+        )[:MAX_LISTED],
+        undersized=undersized(seen, sizes),
+        broken=[record for record in records if record.broken],
         duplicates=duplicates(seen, parts),
     )
 
 
-def looks_at(dataset: Dataset, split: str, workers: int | None, progress: Progress | None) -> Iterator[Look]:
+def inspect_dataset(
+    dataset: Dataset, split: str, workers: int | None, progress: Progress | None
+) -> Iterator[ImageRecord]:
     if isinstance(dataset, FileDataset):
-        yield from in_threads(lambda i: look_at(dataset, split, i), len(dataset), workers=workers, progress=progress)
+        yield from in_threads(
+            lambda i: inspect_image(dataset, split, i), len(dataset), workers=workers, progress=progress
+        )
     elif isinstance(dataset, ArrayDataset):
-        for start in range(0, len(dataset), AT_ONCE):
-            chosen = np.arange(start, min(start + AT_ONCE, len(dataset)))
+        for start in range(0, len(dataset), ARRAY_CHUNK):
+            chosen = np.arange(start, min(start + ARRAY_CHUNK, len(dataset)))
             for index, pixels in zip(chosen.tolist(), dataset.pixels(chosen), strict=True):
-                yield Look(split, index, dataset.where(index), dataset.image_size, digest(pixels))
+                yield ImageRecord(split, index, dataset.location(index), dataset.image_size, digest(pixels))
             if progress:
                 progress(int(chosen[-1]) + 1, len(dataset))
 
 
-def look_at(dataset: FileDataset, split: str, index: int) -> Look:
+def inspect_image(dataset: FileDataset, split: str, index: int) -> ImageRecord:
     try:
         image = image_at(dataset, index)
     except BadImage as error:
-        return Look(split, index, dataset.where(index), broken=error.reason)
-    return Look(split, index, dataset.where(index), (image.height, image.width), image_digest(image))
+        return ImageRecord(split, index, dataset.location(index), broken=error.reason)
+    return ImageRecord(split, index, dataset.location(index), (image.height, image.width), image_digest(image))
 
 
 def image_digest(image: Image.Image) -> bytes:
-    """A digest of the colors, which are looked at in strips: large images are not copied."""
+    """Digest the RGB pixels in strips, so that large images are not copied."""
     found = new_digest((image.height, image.width, 3))
-    tall = max(1, STRIP // image.width)
+    tall = max(1, STRIP_PIXELS // image.width)
     for top in range(0, image.height, tall):
         strip = image.crop((0, top, image.width, min(top + tall, image.height)))
         found.update(strip.convert("RGB").tobytes())
@@ -142,26 +151,28 @@ def new_digest(shape: tuple[int, ...]) -> hashlib.blake2b:
 
 
 def class_counts(dataset: Dataset) -> NDArray[np.int64]:
-    """Images that show each class."""
-    return np.bincount(shown(dataset)[1], minlength=len(dataset.classes))
+    """Count the images of each class."""
+    return np.bincount(dataset_positive_pairs(dataset)[1], minlength=len(dataset.classes))
 
 
-def spread(values: NDArray[np.int64]) -> tuple[int, int, int]:
+def min_median_max(values: NDArray[np.int64]) -> tuple[int, int, int]:
     return int(values.min()), int(np.median(values)), int(values.max())
 
 
-def tiny(looks: list[Look], sizes: NDArray[np.int64]) -> list[Look]:
+def undersized(records: list[ImageRecord], sizes: NDArray[np.int64]) -> list[ImageRecord]:
     usual = float(np.median(sizes.min(axis=1)))
-    return sorted((look for look in looks if min(look.size) < TINY * usual), key=lambda look: min(look.size))[:SHOWN]
+    return sorted(
+        (record for record in records if min(record.size) < MAX_TINY_SHARE * usual), key=lambda record: min(record.size)
+    )[:MAX_LISTED]
 
 
-def duplicates(looks: list[Look], parts: dict[str, Dataset]) -> list[Duplicate]:
-    """Those between splits first, then those with different labels, then the others."""
-    alike: dict[bytes, list[Look]] = {}
-    for look in looks:
-        alike.setdefault(look.digest, []).append(look)
+def duplicates(records: list[ImageRecord], parts: dict[str, Dataset]) -> list[Duplicate]:
+    """Group identical images: first those across splits, then those with contradictory labels, then the others."""
+    alike: dict[bytes, list[ImageRecord]] = {}
+    for record in records:
+        alike.setdefault(record.digest, []).append(record)
     found = [
-        Duplicate(tuple(own), tuple(label(parts[look.split], look.index) for look in own))
+        Duplicate(tuple(own), tuple(label(parts[record.split], record.index) for record in own))
         for own in alike.values()
         if len(own) > 1
     ]
@@ -169,6 +180,6 @@ def duplicates(looks: list[Look], parts: dict[str, Dataset]) -> list[Duplicate]:
 
 
 def label(dataset: Dataset, index: int) -> str:
-    """The names of what an image shows."""
-    _, numbers = shown_by(dataset.class_labels(np.array([index])))
+    """Return the class names of an image, joined by commas."""
+    _, numbers = positive_pairs(dataset.class_labels(np.array([index])))
     return ", ".join(dataset.classes[number] for number in numbers) or "nothing"

@@ -1,7 +1,7 @@
-"""Class labels kept small: rows of targets are made for a batch, and never for a whole dataset.
+"""Compact class labels: class vectors are built per batch, never for a whole dataset.
 
-Labels are class numbers (n,), sets of them (n,) as tuples, or, where neither says it all, rows of targets (n, classes).
-A row for each of 50,000 images of 50,000 classes would fill ten gigabytes; numbers fill 400 kilobytes.
+Labels are class indices (n,), tuples of them (n,), or, where neither suffices, class vectors (n, classes). Vectors for
+50,000 images of 50,000 classes would fill ten gigabytes; indices fill 400 kilobytes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from vitreous.data.base import Dataset, Indices
 
-CHUNK = 10_000  # images whose labels are looked at together
-CELLS = 2**24  # of rows (n, classes) that are looked at together
+CHUNK = 10_000  # images whose labels are processed at a time
+MAX_CHUNK_VALUES = 2**24  # values of class vectors (n, classes) held at a time
 
 
 def one_hot(labels: Sequence[int] | NDArray[Any], num_classes: int) -> NDArray[np.float32]:
-    """Targets from class numbers; a number that is no class is an error that names it."""
+    """Convert class indices to one-hot vectors (n, classes); raise ``ValueError`` for an index out of range."""
     labels = np.asarray(labels, dtype=np.int64)
     check_labels(labels, num_classes)
     targets = np.zeros((len(labels), num_classes), dtype=np.float32)
@@ -38,48 +38,48 @@ def check_labels(labels: NDArray[Any], num_classes: int) -> None:
         )
 
 
-def stored(labels: NDArray[Any], num_classes: int) -> NDArray[Any]:
-    """Labels as a dataset keeps them, checked."""
+def normalize_labels(labels: NDArray[Any], num_classes: int) -> NDArray[Any]:
+    """Validate labels and convert them to int64 indices, tuples of indices, or float32 vectors."""
     if labels.dtype == object:
-        check_labels(shown_by(labels)[1], num_classes)
+        check_labels(positive_pairs(labels)[1], num_classes)
         return labels
     if labels.ndim == 1 and (labels.dtype.kind in "iu" or not len(labels)):
         check_labels(labels, num_classes)
         return labels.astype(np.int64)
     if labels.ndim != 2 or labels.shape[1] != num_classes:
         raise ValueError(
-            f"targets of {num_classes} classes must be whole numbers (n,) or rows (n, classes), "
+            f"targets of {num_classes} classes must be class indices (n,) or class vectors (n, {num_classes}), "
             f"got {labels.dtype} {labels.shape}"
         )
     return labels.astype(np.float32)
 
 
-def sets_of(sets: Sequence[Sequence[int]]) -> NDArray[Any]:
-    """Sets of class numbers as labels (n,), each one in order and without repetition."""
+def to_label_sets(sets: Sequence[Sequence[int]]) -> NDArray[Any]:
+    """Convert lists of class indices to labels (n,) of sorted tuples without duplicates."""
     labels = np.empty(len(sets), dtype=object)
     for row, numbers in enumerate(sets):
         labels[row] = tuple(sorted(set(numbers)))
     return labels
 
 
-def as_numbers(rows: NDArray[Any]) -> NDArray[Any]:
-    """Class numbers for rows that are one-hot, every one of them; other rows as they are."""
+def to_class_indices(rows: NDArray[Any]) -> NDArray[Any]:
+    """Convert class vectors to class indices if all of them are one-hot; otherwise return them unchanged."""
     chunks = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
     single = all(((part == 0) | (part == 1)).all() and (part.sum(axis=1) == 1).all() for part in chunks)
     return rows.argmax(axis=1).astype(np.int64) if single and len(rows) else rows
 
 
-def rows_of(labels: NDArray[Any], num_classes: int) -> NDArray[np.float32]:
-    """Rows of targets (n, classes), for as many images as a batch has."""
+def to_class_vectors(labels: NDArray[Any], num_classes: int) -> NDArray[np.float32]:
+    """Convert the labels of a batch to class vectors (n, classes)."""
     if labels.ndim == 2:
         return labels
     rows = np.zeros((len(labels), num_classes), dtype=np.float32)
-    rows[shown_by(labels)] = 1
+    rows[positive_pairs(labels)] = 1
     return rows
 
 
-def shown_by(labels: NDArray[Any]) -> tuple[Indices, Indices]:
-    """Pairs of (position, class) for every class that is shown: a target above one half."""
+def positive_pairs(labels: NDArray[Any]) -> tuple[Indices, Indices]:
+    """Return (position, class index) of every positive label, i.e. every target above 0.5."""
     if labels.ndim == 2:
         positions, numbers = np.nonzero(labels > 0.5)
         return positions, numbers
@@ -90,27 +90,29 @@ def shown_by(labels: NDArray[Any]) -> tuple[Indices, Indices]:
     return np.repeat(every, lengths), np.fromiter(chain.from_iterable(labels), dtype=np.int64, count=lengths.sum())
 
 
-def shown(dataset: Dataset) -> tuple[Indices, Indices]:
-    """Pairs of (image, class) for every class that an image shows, by image."""
+def dataset_positive_pairs(dataset: Dataset) -> tuple[Indices, Indices]:
+    """Return (image index, class index) of every positive label of a dataset, ordered by image."""
     images, classes = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for chunk in chunks_of(dataset):
-        position, number = shown_by(dataset.class_labels(chunk))
+    for chunk in index_chunks(dataset):
+        position, number = positive_pairs(dataset.class_labels(chunk))
         images.append(chunk[position])
         classes.append(number)
     return np.concatenate(images), np.concatenate(classes)
 
 
-def labels_of(dataset: Dataset) -> Indices:
-    """The class of each image: the one with the largest target."""
+def class_indices(dataset: Dataset) -> Indices:
+    """Return the class index of each image: the argmax of its target."""
     found = [np.zeros(0, dtype=np.int64)]
-    for chunk in chunks_of(dataset):
+    for chunk in index_chunks(dataset):
         labels = dataset.class_labels(chunk)
-        found.append(rows_of(labels, len(dataset.classes)).argmax(axis=1) if labels.dtype != np.int64 else labels)
+        found.append(
+            to_class_vectors(labels, len(dataset.classes)).argmax(axis=1) if labels.dtype != np.int64 else labels
+        )
     return np.concatenate(found)
 
 
-def chunks_of(dataset: Dataset) -> Iterator[Indices]:
-    """All indices in parts so small that even their rows of targets fit into memory."""
-    size = max(1, min(CHUNK, CELLS // max(1, len(dataset.classes))))
+def index_chunks(dataset: Dataset) -> Iterator[Indices]:
+    """Yield all indices in chunks whose class vectors fit in memory."""
+    size = max(1, min(CHUNK, MAX_CHUNK_VALUES // max(1, len(dataset.classes))))
     for start in range(0, len(dataset), size):
         yield np.arange(start, min(start + size, len(dataset)))

@@ -1,4 +1,4 @@
-"""Small sets live in memory: every image decoded once and kept whole, so that nothing else about it changes."""
+"""Cache small datasets in memory: every image is decoded once and stored at full size."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from vitreous.data.image_files import BadImage
 from vitreous.data.threads import Progress, in_threads
 from vitreous.samples import Targets
 
-SAMPLED = 64  # images whose size is looked at to estimate the whole
-Unreadable = tuple[str, str]  # where, why
+SAMPLED_IMAGES = 64  # images sampled to estimate the total size
+Unreadable = tuple[str, str]  # location, reason
 
 
-class Decoded(FileDataset):
-    """The images of another dataset, decoded; targets and names are still its own."""
+class DecodedDataset(FileDataset):
+    """The decoded images of another dataset; everything else is delegated to it."""
 
     def __init__(self, images: list[Image.Image | Views], data: FileDataset) -> None:
         self.images, self.data = images, data
@@ -42,17 +42,17 @@ class Decoded(FileDataset):
     def order(self, seed: int, epoch: int) -> Indices:
         return self.data.order(seed, epoch)
 
-    def where(self, index: int) -> str:
-        return self.data.where(index)
+    def location(self, index: int) -> str:
+        return self.data.location(index)
 
-    def subset(self, indices: Indices) -> Decoded:
-        return Decoded([self.images[index] for index in indices], self.data.subset(indices))
+    def subset(self, indices: Indices) -> DecodedDataset:
+        return DecodedDataset([self.images[index] for index in indices], self.data.subset(indices))
 
 
-def memory_needed(data: FileDataset) -> int:
-    """Bytes that :func:`in_memory` fills with pixels, estimated from a sample."""
+def estimate_memory(data: FileDataset) -> int:
+    """Estimate the bytes of all decoded pixels from a sample of images."""
     sizes = []
-    for index in np.linspace(0, len(data) - 1, min(SAMPLED, len(data))).astype(int):
+    for index in np.linspace(0, len(data) - 1, min(SAMPLED_IMAGES, len(data))).astype(int):
         try:
             sizes.append(num_bytes(data.image(int(index))))
         except BadImage:
@@ -65,10 +65,10 @@ def num_bytes(image: Image.Image | Views) -> int:
     return sum(view.width * view.height * len(view.getbands()) for view in views)
 
 
-def in_memory(
+def decode_into_memory(
     data: FileDataset, *, workers: int | None = None, progress: Progress | None = None
-) -> tuple[Decoded, list[Unreadable]]:
-    """All images decoded, and those that could not be read and are left out."""
+) -> tuple[DecodedDataset, list[Unreadable]]:
+    """Decode all images; return the dataset without unreadable images, and a list of these."""
 
     def decode(index: int) -> Image.Image | Views | str:
         try:
@@ -78,14 +78,14 @@ def in_memory(
 
     opened = list(in_threads(decode, len(data), workers=workers, progress=progress))
     good = np.array([index for index, item in enumerate(opened) if not isinstance(item, str)], dtype=np.int64)
-    broken = [(data.where(index), item) for index, item in enumerate(opened) if isinstance(item, str)]
+    broken = [(data.location(index), item) for index, item in enumerate(opened) if isinstance(item, str)]
     if not len(good):
-        raise ValueError(f"no image could be read; {unreadable(broken, len(data))}")
-    return Decoded([item for item in opened if not isinstance(item, str)], data.subset(good)), broken
+        raise ValueError(f"no image could be read; {unreadable_message(broken, len(data))}")
+    return DecodedDataset([item for item in opened if not isinstance(item, str)], data.subset(good)), broken
 
 
-def unreadable(broken: list[Unreadable], total: int) -> str:
-    """A sentence about images that could not be read."""
-    where, reason = broken[0]
+def unreadable_message(broken: list[Unreadable], total: int) -> str:
+    """Describe how many images could not be read, with one example."""
+    location, reason = broken[0]
     others = f", and {len(broken) - 1:,} more" if len(broken) > 1 else ""
-    return f"{len(broken):,} of {total:,} files could not be read: {where} ({reason}){others}"
+    return f"{len(broken):,} of {total:,} files could not be read: {location} ({reason}){others}"

@@ -1,7 +1,7 @@
-"""RandAugment (https://arxiv.org/abs/1909.13719) with torchvision's operations and strengths, on a whole batch.
+"""Batched RandAugment (https://arxiv.org/abs/1909.13719) with torchvision's operations and magnitudes.
 
-Each round draws an operation and a direction for every image. All images that drew the same go through it together:
-at most 23 calls a round, however large the batch.
+Each round draws an operation and a sign for every image, and images with the same draw are processed together: at most
+23 calls per round for any batch size.
 """
 
 from __future__ import annotations
@@ -24,67 +24,68 @@ from vitreous.spec import Size
 if TYPE_CHECKING:
     from vitreous.data.augment import Augment, Draws
 
-MOST = 30  # the largest magnitude
+MAX_MAGNITUDE = 30
 
 
 def randaugment(images: Tensor, targets: Targets, augment: Augment, draws: Draws) -> tuple[Tensor, Targets]:
-    """Bytes (b, c, y, x) → bytes: ``randaugment_ops`` random operations on every image, one after another.
+    """Apply ``randaugment_ops`` random operations in sequence to every uint8 image (b, c, y, x).
 
-    Masks and boxes move with the image; what comes in from outside the image is ignored.
+    Masks and boxes are transformed alike; mask pixels from outside the image are ignored.
     """
     if not augment.randaugment_ops:
         return images, targets
     if images.shape[1] not in (1, 3):
         raise ValueError(
-            f"RandAugment takes gray or RGB images, these have {images.shape[1]} channels; set randaugment_ops to 0"
+            f"RandAugment takes images of 1 or 3 channels, these have {images.shape[1]} channels; "
+            "set randaugment_ops to 0"
         )
     names = [name for name in OPERATIONS if images.shape[1] == 3 or name != "Color"]
     numbers = draws.uniform("randaugment", 2 * augment.randaugment_ops)
-    level = augment.randaugment_magnitude / MOST
+    level = augment.randaugment_magnitude / MAX_MAGNITUDE
     for turn in range(augment.randaugment_ops):
-        images, targets = one_round(images, targets, names, level, numbers=numbers[:, 2 * turn : 2 * turn + 2])
+        images, targets = apply_round(images, targets, names, level, numbers=numbers[:, 2 * turn : 2 * turn + 2])
     return images, targets
 
 
-def one_round(
+def apply_round(
     images: Tensor, targets: Targets, names: list[str], level: float, *, numbers: NDArray[np.float32]
 ) -> tuple[Tensor, Targets]:
-    """One operation on every image, chosen by its two numbers: which, and in which direction."""
+    """Apply one operation to every image, chosen by its two random numbers: operation and sign."""
     choice = (numbers[:, 0] * len(names)).astype(np.int64)
     backwards = (numbers[:, 1] < 0.5) & np.array([name in SIGNED for name in names])[choice]
     group = 2 * choice + backwards
     result = images.clone()
     for key in np.unique(group):
         rows = torch.from_numpy(np.flatnonzero(group == key))
-        apply = partial(applied, OPERATIONS[names[key // 2]], -level if key % 2 else level)
+        apply = partial(apply_operation, OPERATIONS[names[key // 2]], -level if key % 2 else level)
         result[rows] = apply(images[rows])
         if names[key // 2] in GEOMETRIC:
             targets = targets.warp(rows, apply, (images.shape[-2], images.shape[-1]))
     return result, targets
 
 
-def applied(operation: Callable[[Tensor, float], Tensor], level: float, images: Tensor) -> Tensor:
+def apply_operation(operation: Callable[[Tensor, float], Tensor], level: float, images: Tensor) -> Tensor:
     return operation(images, level)
 
 
 def affine(images: Tensor, **changes: Any) -> Tensor:
-    still = {"angle": 0.0, "translate": [0, 0], "scale": 1.0, "shear": [0.0, 0.0], "fill": outside(images)}
-    return F.affine(images, **(still | changes))
+    identity = {"angle": 0.0, "translate": [0, 0], "scale": 1.0, "shear": [0.0, 0.0], "fill": fill_value(images)}
+    return F.affine(images, **(identity | changes))
 
 
 def rotate(images: Tensor, level: float) -> Tensor:
-    return F.rotate(images, 30 * level, fill=outside(images))
+    return F.rotate(images, 30 * level, fill=fill_value(images))
 
 
 def size_of(images: Tensor) -> Size:
-    """Height and width of images and masks, and of the image around boxes."""
+    """Return (height, width) of images and masks, or of the canvas of boxes."""
     if isinstance(images, tv_tensors.BoundingBoxes):
         return images.canvas_size
     return images.shape[-2], images.shape[-1]
 
 
-def outside(images: Tensor) -> int | None:
-    """What is filled in where an operation has moved the image away."""
+def fill_value(images: Tensor) -> int | None:
+    """Return the value of pixels that come from outside the image."""
     return IGNORED if isinstance(images, tv_tensors.Mask) else None
 
 
@@ -104,7 +105,7 @@ def translate_y(images: Tensor, level: float) -> Tensor:
     return affine(images, translate=[0, int(150 / 331 * size_of(images)[0] * level)])
 
 
-#: Name → (images, level) → images; the level goes from 0 to 1, and for signed operations from −1.
+#: Functions (images, level) → images by name; the level is in [0, 1], or in [−1, 1] for signed operations.
 OPERATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "Identity": lambda images, level: images,
     "ShearX": shear_x,

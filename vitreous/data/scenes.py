@@ -1,4 +1,4 @@
-"""Shapes as a dataset to train on: scenes drawn when they are asked for, with targets of every kind."""
+"""Shapes as a training dataset: scenes drawn on demand, with targets of every type."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from vitreous.data.splits import Splits
 from vitreous.samples import IGNORED, Boxes, Classes, Masks, MultiLabels, Targets, Texts
 from vitreous.spec import Size
 
-VALID_SEED, TEST_SEED = 1_000_001, 1_000_002  # the same scenes for everybody, whatever the seed of training
+VALID_SEED, TEST_SEED = 1_000_001, 1_000_002  # fixed, so that scores compare between runs of different seeds
 
 
-class ShapesData(ArrayDataset):
-    """Scenes of ``shapes``, all of them or the ``chosen``, with targets of the kind ``target``."""
+class ShapesDataset(ArrayDataset):
+    """The scenes of ``shapes`` (all, or those with the indices ``chosen``) with targets of type ``target``."""
 
     num_channels = 3
 
     def __init__(self, shapes: Shapes, chosen: Indices | None = None, *, target: type[Targets] = Classes) -> None:
         if target not in TARGETS:
-            raise ValueError(f"Shapes gives {', '.join(kind.words for kind in TARGETS)}; it has no {target.words}")
+            raise ValueError(
+                f"Shapes does not provide {target.description}; it provides "
+                f"{', '.join(kind.description for kind in TARGETS)}"
+            )
         self.shapes, self.target = shapes, target
         self.chosen = np.arange(len(shapes)) if chosen is None else chosen
         self.classes = ("background", *KINDS) if target is Masks else tuple(KINDS)
@@ -38,7 +41,7 @@ class ShapesData(ArrayDataset):
         return self.shapes.batch(self.chosen[indices]).images
 
     def targets(self, indices: Indices) -> Targets:
-        if self.target is Classes:  # known before anything is drawn
+        if self.target is Classes:  # known without drawing the scene
             scenes = compose(self.shapes, self.chosen[indices].astype(np.uint64))
             return Classes(torch.from_numpy(one_hot(scenes.kind[:, 0], len(self.classes))))
         return TARGETS[self.target](self.shapes.batch(self.chosen[indices]))
@@ -47,10 +50,10 @@ class ShapesData(ArrayDataset):
         scenes = self.shapes.batch(self.chosen[indices])
         return scenes.images, TARGETS[self.target](scenes)
 
-    def subset(self, indices: Indices) -> ShapesData:
-        return ShapesData(self.shapes, self.chosen[indices], target=self.target)
+    def subset(self, indices: Indices) -> ShapesDataset:
+        return ShapesDataset(self.shapes, self.chosen[indices], target=self.target)
 
-    def where(self, index: int) -> str:
+    def location(self, index: int) -> str:
         return f"scene {self.chosen[index]} of seed {self.shapes.seed}"
 
 
@@ -63,7 +66,7 @@ def kinds(scenes: Scenes) -> MultiLabels:
 
 
 def masks(scenes: Scenes) -> Masks:
-    """0 is the background, 1 + k an object of kind k; an occluder is ignored."""
+    """Return masks: 0 for the background, 1 + k for an object of kind k; occluders are ignored."""
     by_id = np.zeros((len(scenes.images), 256), dtype=np.uint8)
     by_id[:, 1 : 1 + scenes.kinds.shape[1]] = scenes.kinds + 1
     by_id[:, OCCLUDER] = IGNORED
@@ -72,7 +75,7 @@ def masks(scenes: Scenes) -> Masks:
 
 
 def boxes(scenes: Scenes) -> Boxes:
-    """Around the visible pixels of each object."""
+    """Return boxes around the visible pixels of each object."""
     tall = scenes.boxes[..., 2] > scenes.boxes[..., 0]
     seen = tall & (scenes.kinds >= 0)
     around = torch.from_numpy(scenes.boxes[..., [1, 0, 3, 2]].astype(np.float32))
@@ -96,8 +99,9 @@ TARGETS: dict[type[Targets], Callable[[Scenes], Targets]] = {
 
 
 def open_shapes(seed: int = 0, image_size: Size | None = None, target: type[Targets] | None = None) -> Splits:
+    """Return 50,000 training, 2,000 validation and 10,000 test scenes, by default 64×64 with class targets."""
     train, valid, test = (
-        ShapesData(Shapes(length, image_size or (64, 64), seed=own), target=target or Classes)
+        ShapesDataset(Shapes(length, image_size or (64, 64), seed=own), target=target or Classes)
         for length, own in ((50_000, seed), (2_000, VALID_SEED), (10_000, TEST_SEED))
     )
     return Splits(train, valid, test)

@@ -1,10 +1,10 @@
-"""Shapes: an endless, embedded dataset of small scenes, for lessons, tests and laboratories.
+"""Shapes: an unlimited, procedurally generated dataset of small scenes for tests, experiments and teaching.
 
-A scene holds a *subject*, whose kind is the class, under smaller objects, on a cluttered background. Everything about
-it is known exactly: kinds, colors, count, boxes, instance masks, a caption, what an occluder hides, which two distant
-halves are one object. Scene ``i`` of seed ``s`` is a pure function of (s, i): no file, no state, any order.
+A scene holds a *subject*, whose kind is the class, behind smaller objects, on a cluttered background. Its ground truth
+is exact: kinds, colors, count, boxes, instance masks, a caption, the occluded pixels, and which two distant halves are
+one object. Scene ``i`` of seed ``s`` is a pure function of (s, i), without files or state.
 
-How they are drawn, a whole batch at a time, stands in ``drawing.py``.
+``drawing.py`` draws a whole batch at a time.
 """
 
 from __future__ import annotations
@@ -41,18 +41,27 @@ COLORS = {
     "purple": (140, 70, 180),
     "white": (235, 235, 235),
 }
-OCCLUDER = 255  # its id in the instance map
+OCCLUDER = 255  # id in the instance map
 
-CLUTTER = 6  # small marks on the background, which are nobody's objects
-CHUNK = 256  # scenes drawn at a time: more do not fit the processor's cache
+CLUTTER = 6  # small background marks, which are not objects
+CHUNK = 256  # scenes drawn at a time, to fit the CPU cache
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """Scenes by index. ``batch(indices)`` draws many at once; ``shapes[i]`` draws one.
+    """A generator of scenes by index: ``batch(indices)`` draws many at once, ``shapes[i]`` draws one.
 
-    ``split_rate`` is the share of objects that are cut in two halves, ``split_distance`` apart (in image widths).
-    ``occlusion`` is the size of a disk laid over the subject's center, as a share of the disk around the subject.
+    Args:
+        length: Number of scenes.
+        image_size: Size of the images, at least 16 pixels a side.
+        seed: Seed of all scenes.
+        max_objects: Largest number of objects in a scene, 1 to 8.
+        split_rate: Share of objects that are cut into two separate halves.
+        split_distance: Distance between such halves, as a share of the shorter image side.
+        occlusion: Area of a disk over the subject's center, as a share of the area of the disk around the subject.
+
+    >>> scenes = vt.Shapes(image_size=32, seed=1).batch(range(100))
+    >>> scenes.images.shape, scenes.labels.shape, scenes.captions[0]
     """
 
     length: int = 50_000
@@ -68,7 +77,7 @@ class Shapes:
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
         if min(self.size) < 16:
-            raise ValueError(f"scenes need at least 16 pixels a side, got image_size={self.image_size}")
+            raise ValueError(f"image_size must be at least 16 pixels a side, got {self.image_size}")
         if not 1 <= self.max_objects <= 8:
             raise ValueError(f"max_objects must lie between 1 and 8, got {self.max_objects}")
         for name in ("split_rate", "occlusion"):
@@ -84,20 +93,21 @@ class Shapes:
 
     def __getitem__(self, index: int) -> Scenes:
         if not -self.length <= index < self.length:
-            raise IndexError(f"scene {index} of {self.length}")
+            raise IndexError(f"scene {index} is out of range: there are {self.length} scenes")
         return self.batch([index % self.length])
 
     def batch(self, indices: Sequence[int] | NDArray[np.integer]) -> Scenes:
+        """Draw the scenes of these indices."""
         index = np.asarray(indices, dtype=np.int64)
         if not index.size or index.min() < 0 or index.max() >= self.length:
             raise IndexError(f"a batch takes one or more indices from 0 to {self.length - 1}, got {indices}")
         chunks = [index[start : start + CHUNK].astype(np.uint64) for start in range(0, len(index), CHUNK)]
-        return join([draw(self, compose(self, chunk)) for chunk in chunks])
+        return concatenate([draw(self, compose(self, chunk)) for chunk in chunks])
 
 
 @dataclass(frozen=True)
 class Composition:
-    """What stands where, before anything is drawn; (b, m) for b scenes of up to m objects, the subject first."""
+    """Attributes of all objects before drawing: (b, m) for b scenes of up to m objects, the subject first."""
 
     kind: NDArray[np.int64]
     color: NDArray[np.int64]
@@ -108,37 +118,37 @@ class Composition:
     texture: NDArray[np.int64]
     split: NDArray[np.bool_]
     depth: NDArray[np.int64]  # drawing order
-    draws: NDArray[np.float32]  # (b, …) further random numbers, for the background
+    draws: NDArray[np.float32]  # (b, …) random numbers for the background
 
 
 @dataclass(frozen=True)
 class Scenes:
-    """A batch of scenes and everything there is to know about them."""
+    """A batch of scenes with their ground truth."""
 
     images: NDArray[np.uint8]  # (b, 3, y, x)
     instances: NDArray[np.uint8]  # (b, y, x): 0 background, i + 1 the visible part of object i, 255 an occluder
     composition: Composition
-    drawn: NDArray[np.int64]  # (b, m): pixels of each object before others covered it
+    drawn: NDArray[np.int64]  # (b, m): pixels of each object before occlusion
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """The class: the kind of the subject, the largest object."""
+        """Class indices (b,): the kind of the subject, the largest object."""
         return self.composition.kind[:, 0]
 
     @property
     def kinds(self) -> NDArray[np.int64]:
-        """(b, m): the kind of each object, −1 where there is none."""
+        """Kind of each object (b, m); −1 for none."""
         return np.where(self.composition.exists, self.composition.kind, -1)
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """(b, kinds): which kinds occur, as a multi-label target."""
+        """Kinds that occur in each scene (b, kinds), a multi-label target."""
         shown = self.kinds[..., None] == np.arange(len(KINDS))
         return shown.any(axis=1)
 
     @property
     def count(self) -> NDArray[np.int64]:
-        """Objects in each scene; two halves are one."""
+        """Number of objects in each scene (b,); two halves count as one."""
         return self.composition.exists.sum(axis=1)
 
     @property
@@ -147,7 +157,7 @@ class Scenes:
 
     @cached_property
     def masks(self) -> NDArray[np.bool_]:
-        """(b, m, y, x): the visible pixels of each object."""
+        """Visible pixels of each object (b, m, y, x)."""
         ids = np.arange(1, self.composition.kind.shape[1] + 1, dtype=np.uint8)
         return self.instances[:, None] == ids[:, None, None]
 
@@ -157,12 +167,12 @@ class Scenes:
 
     @property
     def visible(self) -> NDArray[np.float64]:
-        """(b, m): the share of each object that nothing covers."""
+        """Visible share of each object (b, m)."""
         return self.masks.sum(axis=(2, 3)) / np.maximum(self.drawn, 1)
 
     @cached_property
     def boxes(self) -> NDArray[np.int64]:
-        """(b, m, 4): y0, x0, y1, x1 around the visible pixels, end excluded; zeros where nothing is visible."""
+        """Boxes (b, m, 4) as y0, x0, y1, x1 around the visible pixels, end excluded; zeros if nothing is visible."""
         sides = []
         for axis in (3, 2):
             line = np.any(self.masks, axis=axis, keepdims=False)
@@ -177,8 +187,8 @@ class Scenes:
         return [caption(self.composition, scene) for scene in range(len(self.images))]
 
 
-def join(parts: list[Scenes]) -> Scenes:
-    """Batches put behind each other."""
+def concatenate(parts: list[Scenes]) -> Scenes:
+    """Concatenate batches of scenes."""
     if len(parts) == 1:
         return parts[0]
     compositions = [part.composition for part in parts]
@@ -191,7 +201,7 @@ def join(parts: list[Scenes]) -> Scenes:
 
 
 def caption(composition: Composition, scene: int) -> str:
-    """The subject's group beside the largest other group: "a red ring left of two blue stars"."""
+    """Describe the subject's group relative to the largest other group: "a red ring left of two blue stars"."""
     groups: dict[tuple[int, int], list[int]] = {}
     for item in np.flatnonzero(composition.exists[scene]):
         groups.setdefault((int(composition.color[scene, item]), int(composition.kind[scene, item])), []).append(
@@ -221,7 +231,7 @@ def phrase(color: int, kind: int, number: int) -> str:
 
 
 def random_numbers(seed: int, index: NDArray[np.uint64], count: int) -> NDArray[np.float32]:
-    """(b, count) numbers in [0, 1), a pure function of seed and index (SplitMix64)."""
+    """Draw (b, count) numbers in [0, 1), a pure function of seed and index (SplitMix64)."""
     with np.errstate(over="ignore"):
         start = np.uint64(seed % 2**64) * np.uint64(0xD1342543DE82EF95) + index[:, None] * np.uint64(4096)
         z: Any = (start + np.arange(1, count + 1, dtype=np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
@@ -240,12 +250,12 @@ def compose(shapes: Shapes, index: NDArray[np.uint64]) -> Composition:
     number = 1 + (draws[:, :1] * m).astype(np.int64)
     radius = np.where(is_subject, 12 + 6 * per_object[..., 2], 4.5 + 2.5 * per_object[..., 2]) * unit
     margin = np.where(is_subject, 0.28, 0.12)[:, None]
-    spread = margin + (1 - 2 * margin) * per_object[..., 3:5]
+    position = margin + (1 - 2 * margin) * per_object[..., 3:5]
     return Composition(
         kind=(per_object[..., 0] * len(KINDS)).astype(np.int64),
         color=(per_object[..., 1] * len(COLORS)).astype(np.int64),
         exists=np.arange(m) < number,
-        center=(spread * np.array(shapes.size)).astype(np.int64),
+        center=(position * np.array(shapes.size)).astype(np.int64),
         radius=radius.astype(np.float32),
         angle=((per_object[..., 5] - 0.5) * (DIRECTIONS // 4)).astype(np.int64) % DIRECTIONS,
         texture=(per_object[..., 6] * TEXTURES).astype(np.int64),
@@ -256,7 +266,7 @@ def compose(shapes: Shapes, index: NDArray[np.uint64]) -> Composition:
 
 
 def draw(shapes: Shapes, composition: Composition) -> Scenes:
-    """Clutter, then objects from back to front, then the occluder; at last every shade becomes a color."""
+    """Draw clutter, objects from back to front, and the occluder; then map shades to colors."""
     b, m = composition.kind.shape
     canvas = Canvas(shapes.size, b, shade=background(shapes.size, composition.draws))
     draw_clutter(canvas, composition.draws[:, 24:])
@@ -274,13 +284,13 @@ def draw(shapes: Shapes, composition: Composition) -> Scenes:
     colors = np.array(list(COLORS.values()), dtype=np.float32)[composition.color]
     instances = canvas.ids()
     seen = count_ids(instances, m + 1)[:, 1:] > 0
-    seen[:, 0] = True  # the subject is what the scene is about, even where an occluder hides all of it
-    composition = replace(composition, exists=composition.exists & seen)  # what nobody can see is no object
+    seen[:, 0] = True  # the subject remains the label even if an occluder hides all of it
+    composition = replace(composition, exists=composition.exists & seen)  # drop fully covered objects
     return Scenes(canvas.color(palette(colors, composition.draws)), instances, composition, drawn)
 
 
 def count_ids(instances: NDArray[np.uint8], number: int) -> NDArray[np.int64]:
-    """(b, number): pixels of each id below ``number`` in each scene."""
+    """Count the pixels of each id below ``number`` in each scene: (b, number)."""
     keys = np.minimum(instances, number).astype(np.int64) + np.arange(len(instances))[:, None, None] * (number + 1)
     return np.bincount(keys.reshape(-1), minlength=len(instances) * (number + 1)).reshape(-1, number + 1)[:, :number]
 
@@ -293,7 +303,7 @@ def draw_objects(
     items: NDArray[np.int64],
     drawn: NDArray[np.int64],
 ) -> None:
-    """One object in each of the scenes: whole, or as two halves moved apart across the cut."""
+    """Draw one object in each of the scenes: whole, or as two halves moved apart across the cut."""
     split = composition.split[scenes, items]
     for part, chosen in ((WHOLE, ~split), (FIRST_HALF, split), (SECOND_HALF, split)):
         scene, item = scenes[chosen], items[chosen]
@@ -301,7 +311,7 @@ def draw_objects(
             continue
         angle, center = composition.angle[scene, item], composition.center[scene, item]
         if part != WHOLE:
-            # The cut runs along the object's axis; each half moves to its own side of it.
+            # The cut runs along the object's axis, and the halves move to opposite sides of it.
             across = (angle + DIRECTIONS // 4) * (2 * np.pi / DIRECTIONS)
             away = shapes.split_distance * min(shapes.size) / 2 * (1 if part == FIRST_HALF else -1)
             moved = center + np.stack([np.sin(across), np.cos(across)], -1) * away
@@ -319,7 +329,7 @@ def draw_objects(
 
 
 def draw_clutter(canvas: Canvas, draws: NDArray[np.float32]) -> None:
-    """Small marks without an id: they only shade the background."""
+    """Draw small marks without an id, which only shade the background."""
     scenes = np.arange(len(draws))
     for mark in range(CLUTTER):
         own = draws[:, 8 * mark : 8 * mark + 8]

@@ -1,8 +1,8 @@
-"""Sets larger than memory: images in plain tar files, found by an index of byte offsets.
+"""Datasets larger than memory: images in uncompressed tar files with an index of byte offsets.
 
-A folder holds ``00000.tar``, ``00001.tar`` … and ``index.json``, or ``train``, ``val`` and ``test`` with these. As the
-index says where each image lies, any order is possible and none depends on what was read before. Tar files in the
-WebDataset convention (``key.jpg`` beside ``key.cls``) are indexed where they lie.
+A folder holds ``00000.tar``, ``00001.tar`` … and ``index.json``, or ``train``, ``val`` and ``test`` folders with these.
+The index allows random access, so the order of an epoch needs no shuffle buffer. Tar files in the WebDataset convention
+(``key.jpg`` with ``key.cls``) are indexed in place.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ import numpy as np
 from PIL import Image
 
 from vitreous.data.base import Indices
-from vitreous.data.encoded import Encoded
-from vitreous.data.image_files import BadImage, decoded
+from vitreous.data.encoded import EncodedDataset
+from vitreous.data.image_files import BadImage, decode_image
 from vitreous.data.shard_index import INDEX, Index, import_tars, read_index, write_index
-from vitreous.data.splits import Splits, need_same_classes, need_two_classes, split_folders, visible_folders
+from vitreous.data.splits import Splits, require_same_classes, require_two_classes, split_folders, visible_folders
 from vitreous.files import CannotRead, open_file
 from vitreous.samples import Classes, MultiLabels
 
-WINDOW = 4  # shards that are shuffled together: reading stays within them
-KEPT_OPEN = 64  # shards; systems allow a process some hundred open files
+SHUFFLE_WINDOW = 4  # shards shuffled together, so that reads stay local
+MAX_OPEN_SHARDS = 64  # operating systems limit a process to some hundred open files
 
 
-class Shards(Encoded):
-    """Images inside of tar files, read at their offsets by any number of threads and processes."""
+class ShardDataset(EncodedDataset):
+    """A classification dataset of images inside tar files; safe to read from several threads and processes."""
 
     def __init__(self, folder: Path, index: Index | None = None) -> None:
         index = index or read_index(folder)
         super().__init__(index.targets(), index.classes, target=MultiLabels if index.multi_label else Classes)
         self.files = [str(folder / shard.name) for shard in index.shards]
-        self.place = index.places()  # (n, 3): shard, offset, size
-        self.opened = lru_cache(KEPT_OPEN)(OpenFile)
+        self.spans = index.spans()  # (n, 3): shard, offset, size
+        self.opened = lru_cache(MAX_OPEN_SHARDS)(OpenFile)
         check_sizes(self.files, index)
 
     def content(self, index: int) -> bytes:
-        shard, offset, size = self.place[index].tolist()
+        shard, offset, size = self.spans[index].tolist()
         try:
             return self.opened(self.files[shard]).read(size, offset)
         except CannotRead as error:
             raise BadImage(str(error), error.strerror) from None
 
     def image(self, index: int) -> Image.Image:
-        return decoded(io.BytesIO(self.content(index)))
+        return decode_image(io.BytesIO(self.content(index)))
 
-    def where(self, index: int) -> str:
-        shard, offset, _ = self.place[index].tolist()
+    def location(self, index: int) -> str:
+        shard, offset, _ = self.spans[index].tolist()
         return f"{self.files[shard]} at byte {offset}"
 
-    def subset(self, indices: Indices) -> Shards:
+    def subset(self, indices: Indices) -> ShardDataset:
         part = copy.copy(self)
-        part.place, part.labels = self.place[indices], self.labels[indices]
+        part.spans, part.labels = self.spans[indices], self.labels[indices]
         return part
 
     def order(self, seed: int, epoch: int) -> Indices:
-        """Shards in random order, a few at a time, whose images are shuffled together."""
+        """Shuffle the shards, then the images within windows of a few shards."""
         rng = np.random.default_rng([seed, epoch])
-        own, shard = np.unique(self.place[:, 0], return_inverse=True)
-        window = (rng.permutation(len(own)) // WINDOW)[shard]
+        own, shard = np.unique(self.spans[:, 0], return_inverse=True)
+        window = (rng.permutation(len(own)) // SHUFFLE_WINDOW)[shard]
         shuffled = rng.permutation(len(self))
         return shuffled[np.argsort(window[shuffled], kind="stable")]
 
@@ -73,11 +73,11 @@ class Shards(Encoded):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.opened = lru_cache(KEPT_OPEN)(OpenFile)
+        self.opened = lru_cache(MAX_OPEN_SHARDS)(OpenFile)
 
 
 class OpenFile:
-    """A file that threads read at any offset; it is closed when the last of them lets go of it."""
+    """A file for concurrent reads at any offset, closed with its last reference."""
 
     file: BufferedReader | None = None
 
@@ -96,10 +96,10 @@ class OpenFile:
 def check_sizes(files: list[str], index: Index) -> None:
     for file, shard in zip(files, index.shards, strict=True):
         if not os.path.isfile(file):
-            raise ValueError(f"{file} is missing, though {INDEX} lists it; fetch or pack the shards again")
+            raise ValueError(f"{file} is listed in {INDEX} but missing; fetch or pack the shards again")
         if (size := os.path.getsize(file)) != shard.size:
             raise ValueError(
-                f"{file} has {size:,} bytes, {INDEX} says {shard.size:,}: it is cut off or was changed; "
+                f"{file} has {size:,} bytes, but {INDEX} lists {shard.size:,}: it is truncated or was changed; "
                 f"fetch or pack the shards again, or remove {INDEX} if it belongs to other files"
             )
 
@@ -109,31 +109,31 @@ def is_shards(path: Path) -> bool:
 
 
 def holds_shards(folder: Path) -> bool:
-    """An index, or tar files alone: beside class folders a tar file is but somebody's download."""
+    """Return whether a folder has an index, or tar files but no folders: next to class folders a tar is a download."""
     return (folder / INDEX).is_file() or (any(folder.glob("*.tar")) and not visible_folders(folder))
 
 
 def open_shards(path: Path) -> Splits:
     folders = {"train": path} if holds_shards(path) else split_folders(path)
-    parts: dict[str, Shards] = {}
+    parts: dict[str, ShardDataset] = {}
     notes: list[str] = []
     for name in sorted(folders, key="train".__ne__):
         parts[name] = open_folder_of_shards(folders[name], parts.get("train"), notes)
-    need_same_classes({folders[name]: part for name, part in parts.items()})
+    require_same_classes({folders[name]: part for name, part in parts.items()})
     if parts["train"].target is Classes:
-        need_two_classes(parts["train"].classes, folders["train"])
+        require_two_classes(parts["train"].classes, folders["train"])
     return Splits(parts["train"], parts.get("valid"), parts.get("test"), tuple(notes))
 
 
-def open_folder_of_shards(folder: Path, train: Shards | None, notes: list[str]) -> Shards:
-    """By its index; where there is none it is made, and kept if the folder may be written to."""
+def open_folder_of_shards(folder: Path, train: ShardDataset | None, notes: list[str]) -> ShardDataset:
+    """Open a folder of shards; create a missing index, and save it if the folder is writable."""
     if (folder / INDEX).is_file():
-        return Shards(folder)
+        return ShardDataset(folder)
     index = import_tars(folder, least_classes=len(train.classes) if train else 0)
     try:
         write_index(folder, index)
         kept = True
-    except OSError:  # a read-only folder, or a full disk: next time the tar files are read again
+    except OSError:  # a read-only folder or a full disk: the tar files are indexed again next time
         kept = False
     notes.append(f"{len(index.shards):,} tar files in {folder} indexed{f'; {INDEX} written' if kept else ''}")
-    return Shards(folder, index)
+    return ShardDataset(folder, index)

@@ -1,4 +1,4 @@
-"""Training, validation and test images; validation is held out of training where nobody has set it apart."""
+"""Training, validation and test splits; a missing validation split is held out of the training images."""
 
 from __future__ import annotations
 
@@ -13,33 +13,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.base import Dataset, Indices
-from vitreous.data.encoded import Encoded
+from vitreous.data.encoded import EncodedDataset
 from vitreous.data.image_files import printable
-from vitreous.data.labels import labels_of, shown
+from vitreous.data.labels import class_indices, dataset_positive_pairs
 from vitreous.samples import Classes, MultiLabels
 
-#: What people call the parts of a dataset, in folders and in tables.
+#: Names of splits in folders and CSV files.
 SPLIT_NAMES = {"train": "train", "val": "valid", "valid": "valid", "validation": "valid", "test": "test"}
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The parts of a dataset, and sentences about it that its user should read."""
+    """The splits of a dataset.
+
+    Attributes:
+        train: Training images.
+        valid: Validation images, if any.
+        test: Test images, if any.
+        notes: Messages for the user, e.g. about files left out.
+        held_out: Whether the validation images were held out of the training images.
+    """
 
     train: Dataset
     valid: Dataset | None = None
     test: Dataset | None = None
     notes: tuple[str, ...] = ()
-    held_out: bool = False  # whether the validation set was taken out of the training set
+    held_out: bool = False
 
     def parts(self) -> dict[str, Dataset]:
-        """Those that exist, by name."""
+        """Return the existing splits by name."""
         named = {"train": self.train, "valid": self.valid, "test": self.test}
         return {name: dataset for name, dataset in named.items() if dataset is not None}
 
 
 def split_folders(path: Path) -> dict[str, Path]:
-    """``train``, ``val`` and ``test`` below a folder; none of them where its folders must be classes."""
+    """Find ``train``, ``val`` and ``test`` below a folder; return nothing if its folders are classes instead."""
     found: dict[str, Path] = {}
     folders = visible_folders(path)
     for folder in folders:
@@ -56,50 +64,55 @@ def visible_folders(path: Path) -> list[Path]:
 
 
 def is_visible(name: str) -> bool:
-    """Neither hidden nor what a Mac leaves in its archives."""
+    """Return whether a name is neither hidden nor macOS archive metadata."""
     return not name.startswith((".", "__MACOSX"))
 
 
-def need_two_classes(classes: Sequence[str], where: object) -> None:
+def require_two_classes(classes: Sequence[str], location: object) -> None:
     if len(classes) < 2:
         known = f"only one class, {classes[0]!r}" if classes else "no class"
-        raise ValueError(f"{where} has {known}; there must be at least two to tell apart")
+        raise ValueError(f"{location} has {known}; classification needs at least two")
 
 
-def need_same_classes(parts: dict[Path, Dataset]) -> None:
-    """Every part has the classes of the first."""
+def require_same_classes(parts: dict[Path, Dataset]) -> None:
+    """Require that all splits have the same classes in the same order."""
     (first, train), *others = parts.items()
     for path, dataset in others:
         if dataset.classes != train.classes:
             here, there = set(train.classes), set(dataset.classes)
             differences = [
-                f"only in {place}: {some(sorted(names))}"
+                f"only in {place}: {first_few(sorted(names))}"
                 for place, names in ((first, here - there), (path, there - here))
                 if names
             ]
             raise ValueError(f"the splits must have the same classes in the same order; {'; '.join(differences)}")
 
 
-def some(names: Sequence[str], limit: int = 3) -> str:
-    """The first few of many, in printable form."""
+def first_few(names: Sequence[str], limit: int = 3) -> str:
+    """List the first few names in printable form, with the number of the others."""
     return ", ".join(map(printable, names[:limit])) + (
         f" and {len(names) - limit:,} more" if len(names) > limit else ""
     )
 
 
 def hold_out(splits: Splits, share: float, seed: int, root: Path | None = None) -> Splits:
-    """A validation set out of the training set, unless there is one already or ``share`` is 0.
+    """Hold out a validation set from the training set, unless there is one or ``share`` is 0.
 
-    Images in files are chosen by their names below ``root``, so that others may come and go without moving them.
+    Image files are chosen by a hash of their path below ``root``, so that adding or removing other files does not move
+    an image between the splits.
     """
     if not 0 <= share < 1:
         raise ValueError(f"valid_share must lie in [0, 1), got {share}")
     if splits.valid is not None or share == 0:
         return splits
-    names = names_of(splits.train, root)
-    held = held_out(splits.train, share, seed) if names is None else held_out_by_name(splits.train, names, share, seed)
+    names = stable_names(splits.train, root)
+    held = (
+        hold_out_mask(splits.train, share, seed)
+        if names is None
+        else hold_out_mask_by_name(splits.train, names, share, seed)
+    )
     if not held.any():
-        note = "no validation split, and no class has enough images to hold any out"
+        note = "no validation split, and no class has enough images to hold one out"
         return replace(splits, notes=(*splits.notes, note))
     train, valid = (splits.train.subset(np.flatnonzero(part)) for part in (~held, held))
     number = f"{held.sum():,} image{'s' if held.sum() > 1 else ''}"
@@ -108,22 +121,22 @@ def hold_out(splits: Splits, share: float, seed: int, root: Path | None = None) 
     return replace(splits, train=train, valid=valid, notes=(*splits.notes, note), held_out=True)
 
 
-def names_of(dataset: Dataset, root: Path | None = None) -> list[str] | None:
-    """What identifies each image wherever its folder lies, e.g. ``cat/1.jpg``; None of images that are no files."""
-    if not isinstance(dataset, Encoded):
+def stable_names(dataset: Dataset, root: Path | None = None) -> list[str] | None:
+    """Return names that identify images independently of their root folder, e.g. ``cat/1.jpg``; None if not files."""
+    if not isinstance(dataset, EncodedDataset):
         return None
     above = "" if root is None else os.path.join(root, "")
-    names = (dataset.where(index).removeprefix(above).replace(os.sep, "/") for index in range(len(dataset)))
+    names = (dataset.location(index).removeprefix(above).replace(os.sep, "/") for index in range(len(dataset)))
     return [unicodedata.normalize("NFC", name) for name in names]
 
 
-def held_out_by_name(dataset: Dataset, names: Sequence[str], share: float, seed: int) -> NDArray[np.bool_]:
-    """Which images to hold out: those whose name's digest with the seed, as a number in [0, 1), is below ``share``.
+def hold_out_mask_by_name(dataset: Dataset, names: Sequence[str], share: float, seed: int) -> NDArray[np.bool_]:
+    """Return a mask of the images to hold out: those whose name and seed hash to a number in [0, 1) below ``share``.
 
-    So an image stays where it is whatever else comes or goes. Where this leaves a class none to validate, or none to
-    learn from, its image with the smallest digest is held out, or that with the largest given back.
+    An image's split is thus independent of the other images, with one exception: so that every class with two or more
+    images has some in both splits, the one with the smallest hash is always held out, the one with the largest never.
     """
-    numbers = np.array([hashed(f"{seed}/{name}") for name in names])
+    numbers = np.array([hash_to_unit(f"{seed}/{name}") for name in names])
     held = numbers < share
     groups = strata(dataset)
     order = np.lexsort((numbers, groups))
@@ -136,14 +149,14 @@ def held_out_by_name(dataset: Dataset, names: Sequence[str], share: float, seed:
     return held
 
 
-def hashed(text: str) -> float:
-    """A number in [0, 1) that depends on the text alone."""
+def hash_to_unit(text: str) -> float:
+    """Hash a text to a number in [0, 1)."""
     digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / 2**53
 
 
-def held_out(dataset: Dataset, share: float, seed: int) -> NDArray[np.bool_]:
-    """Which images to hold out: ``share`` of each class and at least one, but never the last one of a class."""
+def hold_out_mask(dataset: Dataset, share: float, seed: int) -> NDArray[np.bool_]:
+    """Return a mask of the images to hold out: ``share`` of each class, at least one but never all of them."""
     groups = strata(dataset)
     order = np.argsort(groups, kind="stable")
     starts = np.unique(groups[order], return_index=True)[1]
@@ -157,15 +170,15 @@ def held_out(dataset: Dataset, share: float, seed: int) -> NDArray[np.bool_]:
 
 
 def strata(dataset: Dataset) -> Indices:
-    """A number per image; those with the same one are held out in the same share."""
+    """Return the stratum of each image for stratified sampling: its class, its rarest label, or 0 for all."""
     if not issubclass(dataset.target, Classes):
         return np.zeros(len(dataset), dtype=np.int64)
-    return rarest_labels(dataset) if dataset.target is MultiLabels else labels_of(dataset)
+    return rarest_labels(dataset) if dataset.target is MultiLabels else class_indices(dataset)
 
 
 def rarest_labels(dataset: Dataset) -> Indices:
-    """Of each image's labels the rarest, so that holding out by it is fair to rare ones; −1 where it has none."""
-    images, classes = shown(dataset)
+    """Return the rarest label of each image, so that rare labels are stratified as well; −1 for none."""
+    images, classes = dataset_positive_pairs(dataset)
     rarity = np.bincount(classes, minlength=len(dataset.classes))[classes]
     order = np.lexsort((classes, rarity, images))
     has_any, first = np.unique(images[order], return_index=True)
@@ -175,8 +188,8 @@ def rarest_labels(dataset: Dataset) -> Indices:
 
 
 def keep_one_of_each(dataset: Dataset, held: NDArray[np.bool_]) -> None:
-    """Give back an image of every label that would otherwise be held out altogether."""
-    images, classes = shown(dataset)
+    """Return one image of every label that is held out entirely to the training set."""
+    images, classes = dataset_positive_pairs(dataset)
     left = np.bincount(classes[~held[images]], minlength=len(dataset.classes))
     labels, first = np.unique(classes, return_index=True)
     held[images[first[left[labels] == 0]]] = False

@@ -1,4 +1,4 @@
-"""Images to tensors, as a model's spec says, or with random crops and flips for a training loop of one's own."""
+"""Image transforms of a model: evaluation preprocessing, or random crops and flips for a custom training loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from vitreous.data.augment import fill_color, normalize
-from vitreous.data.image_files import standard
+from vitreous.data.image_files import standardize
 from vitreous.data.view import View, evaluation_view
 from vitreous.spec import Preprocess, Spec
 
@@ -22,17 +22,17 @@ class HasSpec(Protocol):
 
 
 class ImageTransform:
-    """A Pillow image in any mode → a normalized float tensor (c, y, x)."""
+    """Convert a Pillow image of any mode to a normalized float tensor (c, y, x); see :func:`transforms`."""
 
     def __init__(self, preprocess: Preprocess, *, train: bool = False) -> None:
         self.preprocess, self.train = preprocess, train
-        self.mode = mode_of(preprocess)
+        self.mode = pil_mode(preprocess)
 
     def __call__(self, image: Image.Image) -> Tensor:
-        return self.seen(standard(image))[0]
+        return self.with_view(standardize(image))[0]
 
-    def seen(self, image: Image.Image) -> tuple[Tensor, View]:
-        """The tensor, and the view that it shows of an image which is upright and in 8 bits already."""
+    def with_view(self, image: Image.Image) -> tuple[Tensor, View]:
+        """Transform an upright 8-bit image; return the tensor, and the view that maps the image to it."""
         image = image.convert(self.mode)
         view = self.view((image.height, image.width))
         pixels = view.image(image, fill_color(self.preprocess))
@@ -52,16 +52,26 @@ class ImageTransform:
         return f"ImageTransform({self.preprocess}, train={self.train})"
 
 
-def mode_of(preprocess: Preprocess) -> str:
-    """Pillow's name for images of so many channels."""
+def pil_mode(preprocess: Preprocess) -> str:
+    """Return Pillow's mode for the model's number of channels."""
     if preprocess.num_channels not in MODES:
         raise ValueError(
-            f"images have 1, 3 or 4 channels, the model takes {preprocess.num_channels}; prepare tensors yourself"
+            f"image files have 1, 3 or 4 channels, but the model takes {preprocess.num_channels}; pass tensors instead"
         )
     return MODES[preprocess.num_channels]
 
 
 def transforms(model: HasSpec | Preprocess, *, train: bool = False) -> ImageTransform:
-    """The preprocessing a model expects: for evaluation, or with random crops and flips for training."""
+    """Return the image transform that a model expects, for use with any PyTorch dataset.
+
+    Args:
+        model: A model, or its ``Preprocess`` settings.
+        train: Use a random resized crop and a random flip instead of the evaluation crop.
+
+    Returns:
+        A callable from a Pillow image to a normalized float tensor (c, y, x).
+
+    >>> dataset = torchvision.datasets.ImageFolder("photos", transform=vt.transforms(model))
+    """
     preprocess = model if isinstance(model, Preprocess) else model.spec.preprocess
     return ImageTransform(preprocess, train=train)

@@ -1,10 +1,10 @@
-"""One geometry for training, evaluation and prediction: which part of a source image a model sees, and where.
+"""One crop, resize and flip transform for training, evaluation and prediction.
 
-    source ──crop──▶ box ──resize──▶ inner ──place at offset──▶ size ──mirror──▶ what the model sees
+    source ──crop──▶ box ──resize──▶ inner ──place at offset──▶ size ──flip──▶ model input
 
-A random resized crop fills ``size`` with its box; evaluation resizes the whole image and keeps the middle (a negative
-offset); a letterbox leaves a border (a positive one); a shifted crop reflects its border. A view applies itself to an
-image, to boxes and to masks, and undoes itself on predictions.
+A random resized crop fills ``size`` with its box; a center crop resizes the whole image and has a negative offset; a
+letterbox has a positive offset and a border; a shifted crop has a reflected border. A view transforms images, boxes and
+masks, and maps predictions back to the source image.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ RESAMPLING = {
     "bicubic": Image.Resampling.BICUBIC,
 }
 
-MOST_RESIZED = 32  # times what is shown; beyond it, only the part that is shown is resized
-SUPPORT = 3.0  # pixels beside its own that a resized pixel is made of, at most
+MAX_RESIZE_RATIO = 32  # if the resized image has more than this many times the visible pixels, crop before resizing
+SUPPORT = 3.0  # radius of the largest interpolation filter, in pixels
 
 
 @dataclass(frozen=True)
-class Shown:
-    """One axis of what a view shows: ``inner`` rows from ``first``, made of ``box`` (start, length) in start … stop."""
+class AxisWindow:
+    """The visible range of a view along one axis: ``inner`` rows from ``first``, resized from a range of the source.
+
+    The source is cropped to start … stop; ``box`` is (start, length) within that crop.
+    """
 
     first: int
     inner: int
@@ -47,13 +50,24 @@ class Shown:
 
 @dataclass(frozen=True)
 class View:
-    """From a source image to a model's input; sizes are (height, width)."""
+    """The transform from a source image to a model's input.
+
+    Attributes:
+        source: Size (height, width) of the source image.
+        box: Crop (top, left, height, width) in pixels of the source.
+        inner: Size that the box is resized to.
+        size: Size of the input.
+        offset: Position (y, x) of the resized box in the input; negative values crop it.
+        flipped: Whether the input is flipped horizontally.
+        border: What fills the input outside the resized box: its reflection, or a color.
+        interpolation: Interpolation of images; masks always use nearest.
+    """
 
     source: Size
-    box: Box  # top, left, height, width in pixels of the source
-    inner: Size  # what the box is resized to
+    box: Box
+    inner: Size
     size: Size
-    offset: Size = (0, 0)  # where the inner part begins; negative: it is cut off
+    offset: Size = (0, 0)
     flipped: bool = False
     border: Literal["reflect", "fill"] = "fill"
     interpolation: Interpolation = "bilinear"
@@ -64,7 +78,7 @@ class View:
 
     @property
     def matrix(self) -> NDArray[np.float64]:
-        """(3, 3): from (x, y, 1) in the source to (x, y, 1) in the input, pixel edges at whole numbers."""
+        """Matrix (3, 3) from (x, y, 1) in the source to (x, y, 1) in the input, with pixel edges at integers."""
         top, left, height, width = self.box
         down, across = self.inner[0] / height, self.inner[1] / width
         right, below = self.offset[1] - left * across, self.offset[0] - top * down
@@ -73,30 +87,30 @@ class View:
         return mirror @ move if self.flipped else move
 
     def image(self, image: Image.Image, fill: Sequence[int] = (0,)) -> Tensor:
-        """What the model sees, as bytes (c, y, x); ``fill`` is the color of the border, one value per channel."""
+        """Transform an image to uint8 (c, y, x); ``fill`` is the border color, one value per channel."""
         self.check(image)
-        part, view = self.narrowed(image)
-        pixels = as_channels(view.resized(part, RESAMPLING[self.interpolation]))
-        return view.placed(pixels, torch.tensor(fill, dtype=torch.uint8))
+        part, view = self.crop_to_visible(image)
+        pixels = to_channels_first(view.resized(part, RESAMPLING[self.interpolation]))
+        return view.paste(pixels, torch.tensor(fill, dtype=torch.uint8))
 
     def mask(self, mask: Tensor) -> Tensor:
-        """The same for a class per pixel (y, x): values are never blended, and the border is ignored."""
+        """Transform a mask (y, x) with nearest interpolation; the border gets the ignored value."""
         image = Image.fromarray(mask.numpy())
         self.check(image)
-        part, view = self.narrowed(image)
-        values = as_channels(view.resized(part, Image.Resampling.NEAREST))
-        return view.placed(values, torch.tensor([IGNORED], dtype=torch.uint8))[0]
+        part, view = self.crop_to_visible(image)
+        values = to_channels_first(view.resized(part, Image.Resampling.NEAREST))
+        return view.paste(values, torch.tensor([IGNORED], dtype=torch.uint8))[0]
 
     def boxes(self, boxes: Tensor) -> Tensor:
-        """Boxes (n, 4) as left, top, right, bottom, in the input's pixels; not cut off at its edge."""
-        return moved(boxes, self.matrix)
+        """Transform boxes (n, 4) as left, top, right, bottom to pixels of the input, without clipping."""
+        return transform_boxes(boxes, self.matrix)
 
     def undo_boxes(self, boxes: Tensor) -> Tensor:
-        """Boxes in the input's pixels, back in those of the source."""
-        return moved(boxes, np.linalg.inv(self.matrix))
+        """Transform boxes in pixels of the input back to pixels of the source."""
+        return transform_boxes(boxes, np.linalg.inv(self.matrix))
 
     def undo_mask(self, mask: NDArray[np.uint8], outside: int) -> NDArray[np.uint8]:
-        """A class per pixel of the input, back on the source; ``outside`` where the input does not show it."""
+        """Map a mask of the input back to the source; ``outside`` is the value where the input does not show it."""
         matrix, indices = self.matrix, []
         for axis, length, limit in ((1, self.source[0], self.size[0]), (0, self.source[1], self.size[1])):
             place = np.floor(matrix[axis, axis] * (np.arange(length) + 0.5) + matrix[axis, 2]).astype(np.int64)
@@ -108,15 +122,15 @@ class View:
     def check(self, image: Image.Image) -> None:
         if (image.height, image.width) != self.source:
             raise ValueError(
-                f"a view of {self.source[0]}×{self.source[1]} pixels was given {image.height}×{image.width}; "
-                "an image and its mask must have one size"
+                f"this view expects an image of {self.source[0]}×{self.source[1]} pixels, got "
+                f"{image.height}×{image.width}; an image and its mask must have the same size"
             )
 
-    def narrowed(self, image: Image.Image) -> tuple[Image.Image, View]:
-        """Image and view; where far more would be resized than is shown, only the part that is shown, and its view."""
-        if self.border == "reflect" or math.prod(self.inner) <= MOST_RESIZED * math.prod(self.size):
+    def crop_to_visible(self, image: Image.Image) -> tuple[Image.Image, View]:
+        """Crop the source to the visible part before resizing, if resizing all of it would be far more work."""
+        if self.border == "reflect" or math.prod(self.inner) <= MAX_RESIZE_RATIO * math.prod(self.size):
             return image, self
-        y, x = self.shown(0), self.shown(1)
+        y, x = self.visible_window(0), self.visible_window(1)
         view = replace(
             self,
             source=(y.stop - y.start, x.stop - x.start),
@@ -126,8 +140,8 @@ class View:
         )
         return image.crop((x.start, y.start, x.stop, y.stop)), view
 
-    def shown(self, axis: int) -> Shown:
-        """The rows or columns of the inner part that lie within the input, with what they are made of."""
+    def visible_window(self, axis: int) -> AxisWindow:
+        """Compute which rows or columns of the resized box are visible in the input, and their source range."""
         first = min(max(0, -self.offset[axis]), self.inner[axis] - 1)
         last = max(first + 1, min(self.inner[axis], self.size[axis] - self.offset[axis]))
         scale = self.box[2 + axis] / self.inner[axis]
@@ -135,7 +149,7 @@ class View:
         reach = SUPPORT * max(1.0, scale)
         start = max(0, math.floor(low - reach))
         stop = min(self.source[axis], math.ceil(high + reach))
-        return Shown(first, last - first, start, stop, box=(low - start, min(high, stop) - low))
+        return AxisWindow(first, last - first, start, stop, box=(low - start, min(high, stop) - low))
 
     def resized(self, image: Image.Image, resampling: Image.Resampling) -> Image.Image:
         if not self.resamples:
@@ -143,20 +157,20 @@ class View:
         top, left, height, width = self.box
         return image.resize((self.inner[1], self.inner[0]), resampling, box=(left, top, left + width, top + height))
 
-    def placed(self, pixels: Tensor, fill: Tensor) -> Tensor:
-        """The inner part (c, y, x) in its place, mirrored where the view is."""
+    def paste(self, pixels: Tensor, fill: Tensor) -> Tensor:
+        """Place the resized box (c, y, x) in the input, with border and flip."""
         rows = torch.arange(self.size[0]) - self.offset[0]
         columns = torch.arange(self.size[1]) - self.offset[1]
         columns = columns.flip(0) if self.flipped else columns
         if self.border == "reflect":
-            return pixels[:, reflected(rows, self.inner[0])][:, :, reflected(columns, self.inner[1])]
+            return pixels[:, reflect_indices(rows, self.inner[0])][:, :, reflect_indices(columns, self.inner[1])]
         inside = ((rows >= 0) & (rows < self.inner[0]))[:, None] & (columns >= 0) & (columns < self.inner[1])
         seen = pixels[:, rows.clamp(0, self.inner[0] - 1)][:, :, columns.clamp(0, self.inner[1] - 1)]
         return seen if bool(inside.all()) else torch.where(inside, seen, fill.expand(len(pixels))[:, None, None])
 
 
 def evaluation_view(source: Size, preprocess: Preprocess) -> View:
-    """The middle of an image, or all of it in a letterbox, as a model's spec says."""
+    """Return the center crop or letterbox of an image that a model's preprocessing specifies."""
     size = preprocess.image_size
     if preprocess.fit == "letterbox":
         factor = min(size[0] / source[0], size[1] / source[1])
@@ -172,47 +186,47 @@ def evaluation_view(source: Size, preprocess: Preprocess) -> View:
 
 
 def covering_view(source: Size, size: Size) -> View:
-    """The largest part in the middle of an image that has the aspect ratio of ``size``."""
+    """Return the view of the largest centered crop with the aspect ratio of ``size``."""
     factor = min(source[0] / size[0], source[1] / size[1])
     tall, wide = min(size[0] * factor, source[0]), min(size[1] * factor, source[1])  # rounding may exceed the source
     return View(source, ((source[0] - tall) / 2, (source[1] - wide) / 2, tall, wide), size, size, border="reflect")
 
 
-def seen_through(images: Tensor, views: Sequence[View], fill: Sequence[int]) -> Tensor:
-    """Bytes (b, c, Y, X) of one size → what each image's view shows, (b, c, y, x)."""
+def apply_views(images: Tensor, views: Sequence[View], fill: Sequence[int]) -> Tensor:
+    """Apply one view per image to uint8 images (b, c, Y, X) of one size; return (b, c, y, x)."""
     if any(view.resamples or view.border == "fill" for view in views):
-        return torch.stack([view.image(as_image(image), fill) for image, view in zip(images, views, strict=True)])
+        return torch.stack([view.image(to_pil(image), fill) for image, view in zip(images, views, strict=True)])
     (height, width), (tall, wide) = views[0].source, views[0].size
     x = torch.arange(wide)
     offset, flipped = torch.tensor([view.offset for view in views]), torch.tensor([view.flipped for view in views])
-    rows = reflected(torch.arange(tall) - offset[:, :1], height)
-    columns = reflected(torch.where(flipped[:, None], x.flip(0), x) - offset[:, 1:], width)
+    rows = reflect_indices(torch.arange(tall) - offset[:, :1], height)
+    columns = reflect_indices(torch.where(flipped[:, None], x.flip(0), x) - offset[:, 1:], width)
     places = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)
     flat = images.flatten(2).gather(2, places[:, None].expand(-1, images.shape[1], -1))
     return flat.view(len(images), -1, tall, wide)
 
 
-def reflected(place: Tensor, length: int) -> Tensor:
-    """Places beyond the border turn back at it, as often as they must; the border itself is not doubled."""
+def reflect_indices(place: Tensor, length: int) -> Tensor:
+    """Reflect out-of-range indices at the border, repeatedly if necessary, without doubling the border pixel."""
     period = max(2 * (length - 1), 1)
     place = place % period
     return torch.minimum(place, period - place) if length > 1 else torch.zeros_like(place)
 
 
-def moved(boxes: Tensor, matrix: NDArray[Any]) -> Tensor:
+def transform_boxes(boxes: Tensor, matrix: NDArray[Any]) -> Tensor:
     x, y = (boxes[:, axis::2] * matrix[axis, axis] + matrix[axis, 2] for axis in (0, 1))
     left, right = x.sort(dim=1).values.unbind(1)
     return torch.stack([left, y[:, 0], right, y[:, 1]], dim=1).to(boxes.dtype)
 
 
-def as_channels(image: Image.Image) -> Tensor:
-    """An image as bytes (c, y, x)."""
+def to_channels_first(image: Image.Image) -> Tensor:
+    """Convert a Pillow image to uint8 (c, y, x)."""
     return torch.from_numpy(np.array(image)).reshape(image.height, image.width, -1).permute(2, 0, 1)
 
 
-def as_image(pixels: Tensor) -> Image.Image:
-    """Bytes (c, y, x) as an image of one, three or four channels."""
+def to_pil(pixels: Tensor) -> Image.Image:
+    """Convert uint8 pixels (c, y, x) of 1, 3 or 4 channels to a Pillow image."""
     array = pixels.permute(1, 2, 0).numpy()
     if array.shape[2] not in (1, 3, 4):
-        raise ValueError(f"images have 1, 3 or 4 channels to be resized or shown, these have {array.shape[2]}")
+        raise ValueError(f"images to resize or display must have 1, 3 or 4 channels, these have {array.shape[2]}")
     return Image.fromarray(array[..., 0] if array.shape[2] == 1 else np.ascontiguousarray(array))

@@ -1,1 +1,1 @@
-"""From a model to something that runs."""
+"""Inference: predictors, evaluation, accelerated engines and export."""

@@ -1,9 +1,9 @@
-"""The fastest safe way to run a model on the machine at hand.
+"""Run a model with the fastest CPU backend whose outputs stay within a tolerance.
 
 >>> fast = vt.accelerate(model, images)
->>> fast(images)                     # the logits, sooner
->>> print(fast.report)               # what was chosen, why, its error and its speed
->>> fast.model                       # the model itself, untouched: record, train and save that one
+>>> fast(images)                     # the logits
+>>> print(fast.report)               # the chosen backend, its error and speed-up, and why others were rejected
+>>> fast.model                       # the original model, unchanged: use it to record, train and save
 """
 
 from __future__ import annotations
@@ -23,32 +23,34 @@ from torch import Tensor, nn
 
 import vitreous
 from vitreous import machine
-from vitreous.deploy.engine import Tell, sharing_copy
-from vitreous.deploy.native.convert import Choice
-from vitreous.deploy.race import WAYS, EngineName, Job, Precision, Tried, attempt, check
+from vitreous.deploy.candidates import BACKENDS, Backend, Candidate, EngineName, Job, benchmark, verify
+from vitreous.deploy.engine import Precision, ProgressCallback, copy_sharing_weights
+from vitreous.deploy.native.convert import PrecisionPlan
 from vitreous.files import digest, write_atomically
 from vitreous.models.base import Model
 from vitreous.options import check_callable, checked_texts, did_you_mean
 from vitreous.samples import Inputs
 from vitreous.spec import Spec
 
-Way = tuple[EngineName, Precision]
 Example = Float[Tensor, "b c y x"] | Sequence[Float[Tensor, "b c y x"]]
 
-#: Ways that take long to prepare are only tried while no other is this many times as fast as the plain model.
-ENOUGH = 1.25
+#: Backends that are slow to prepare are only tried while no other reaches this speed-up.
+FAST_ENOUGH = 1.25
 SLOW_TO_PREPARE = ("inductor", "onnxruntime")
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was chosen and why; ``tried`` holds every way that was considered."""
+    """The chosen backend and all ``candidates``; ``print(report)`` shows them as a table.
 
-    chosen: Tried
-    tried: tuple[Tried, ...]
+    ``cached`` means that the choice was made earlier and only verified now.
+    """
+
+    chosen: Candidate
+    candidates: tuple[Candidate, ...]
     batch: int
     threads: int
-    remembered: bool
+    cached: bool
     tolerance: float
 
     @property
@@ -61,41 +63,42 @@ class Report:
 
     @property
     def error(self) -> float:
-        """Of the logits, relative to their length, on the examples."""
+        """Largest relative error of the logits, ‖fast − plain‖ / ‖plain‖, on the examples."""
         return self.chosen.error
 
     @property
     def speed_up(self) -> float:
-        """Against the plain model, on the first example."""
+        """Speed-up over the plain model on the first example."""
         return self.chosen.speed_up
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        return tuple(f"{tried.engine}, {tried.precision}: {tried.reason}" for tried in self.tried if tried.reason)
+        """What each candidate does, or why it was rejected."""
+        return tuple(f"{one.engine}, {one.precision}: {one.reason}" for one in self.candidates if one.reason)
 
     def __str__(self) -> str:
-        how = "as found before" if self.remembered else "the fastest that was right"
+        how = "cached choice" if self.cached else "fastest within tolerance"
         head = f"{self.engine}, {self.precision}: {self.speed_up:.2f} × the plain model ({how}; "
         head += f"batch {self.batch}, {self.threads} threads), relative error {self.error:.1e}"
-        return "\n".join([head, *(line(tried, tried is self.chosen) for tried in self.tried)])
+        return "\n".join([head, *(report_line(one, one is self.chosen) for one in self.candidates)])
 
 
-def line(tried: Tried, chosen: bool) -> str:
-    numbers = f"{tried.speed_up:6.2f} ×  error {tried.error:.1e}" if tried.module is not None else f"{'out':>22}"
-    return f"{'→' if chosen else ' '} {tried.engine:<12}{tried.precision:<6}{numbers}  {tried.reason}".rstrip()
+def report_line(row: Candidate, chosen: bool) -> str:
+    numbers = f"{row.speed_up:6.2f} ×  error {row.error:.1e}" if row.module is not None else f"{'rejected':>22}"
+    return f"{'→' if chosen else ' '} {row.engine:<12}{row.precision:<6}{numbers}  {row.reason}".rstrip()
 
 
 class Accelerated(nn.Module):
-    """Images in, logits out, without gradients; ``model`` is the original.
+    """An accelerated model for inference: images in, logits out. ``model`` is the original, ``report`` the choice.
 
-    It holds copies of some weights and shares others: after training ``model`` further, accelerate it again.
+    Some weights are copied and others shared: after training ``model`` further, accelerate it again.
     """
 
     def __init__(self, model: Model, report: Report) -> None:
         super().__init__()
         self.report = report
         self._fast = (report.chosen.module,)
-        self._model = (model,)  # in tuples, so that neither is a part of this module: it has no weights of its own
+        self._model = (model,)  # tuples, so that neither is registered as a submodule: this module has no parameters
 
     @property
     def model(self) -> Model:
@@ -106,7 +109,7 @@ class Accelerated(nn.Module):
         return self.model.spec
 
     def outputs(self, inputs: Inputs) -> dict[str, Tensor]:
-        """What ``model.outputs`` gives, sooner; several heads come averaged."""
+        """Compute the same outputs as ``model.outputs``, by name; the logits of several heads are averaged."""
         found = self(inputs.images)
         return found if isinstance(found, dict) else {self.model.main_output: found}
 
@@ -117,13 +120,13 @@ class Accelerated(nn.Module):
         assert fast is not None
         return fast(images)
 
-    def likewise(self, model: Model, example: Example) -> Accelerated:
-        """Accelerate another model in the way that was chosen for this one, or leave it as it is."""
+    def accelerate_alike(self, model: Model, example: Example) -> Accelerated:
+        """Accelerate another model with the backend of this one; it runs plain where that backend does not fit."""
         report = self.report
         return accelerate(model, example, report.precision, engines=[report.engine], tolerance=report.tolerance)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError("an accelerated model cannot be copied or pickled; take its .model, and accelerate that again")
+        raise TypeError("an accelerated model cannot be copied or pickled; copy its .model and accelerate that again")
 
     def extra_repr(self) -> str:
         return f"{type(self.model).__name__}, {self.report.engine}, {self.report.precision}"
@@ -138,83 +141,98 @@ def accelerate(
     engines: Sequence[EngineName] | None = None,
     static: bool = False,
     fresh: bool = False,
-    tell: Tell | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Accelerated:
-    """Try what this machine offers, and keep what is fastest with logits within ``tolerance`` of the model's.
+    """Benchmark the backends that this CPU offers and keep the fastest whose logits stay within ``tolerance``.
 
-    ``example`` is a batch of real images of the size and number you will use, or several batches of other sizes: the
-    error is measured with them. ``tolerance`` is relative to the length of the logits; in float32 it is 1e-4.
-    ``precision`` narrows the search. ``engines`` names those to try; by itself Inductor and ONNX Runtime, which take
-    long to prepare, are left out where a quicker one is fast enough already. With ``static`` the ranges of int8
-    activations are fixed by the example instead of being found for every token. The choice is remembered for this
-    model, machine and versions; ``fresh`` forgets it. ``tell`` hears of progress.
+    >>> fast = vt.accelerate(model, images)
+    >>> logits = fast(images)
+    >>> print(fast.report)
+
+    The choice is cached per model configuration, machine and versions; a cached choice is verified before it is used.
+
+    Args:
+        model: A Vitreous model on the CPU; it is left unchanged.
+        example: A batch of real images of the size and number you will use, or several batches of different sizes.
+            Speed is measured on the first, the error on all.
+        precision: Restrict the search to one precision: fp32, bf16, int16 or int8.
+        tolerance: Largest error of the logits relative to their norm. float32 backends must stay within 1e-4 as well.
+        engines: Engines to try: eager, native, inductor, onnxruntime. By default all, except that Inductor and ONNX
+            Runtime, which take long to prepare, are skipped where another engine is fast enough already.
+        static: Calibrate the ranges of int8 activations on the example instead of computing them for every token.
+        fresh: Ignore a cached choice and benchmark again.
+        progress: Called with a short description of each step; by default a status line in the terminal.
+
+    Returns:
+        The accelerated model. If no backend is both faster and accurate enough, it runs the plain model.
     """
     examples = check_examples(model, example)
-    ways = check_ways(precision, get_args(EngineName) if engines is None else checked_texts("engines", engines))
+    backends = check_backends(precision, get_args(EngineName) if engines is None else checked_texts("engines", engines))
     if not isinstance(tolerance, int | float) or not tolerance > 0:
-        raise ValueError(f"tolerance must be above 0, got {tolerance!r}")
-    check_callable("tell", tell)
-    plain = sharing_copy(model).eval()
-    with telling(tell) as heard:
-        job = Job(plain, examples, tolerance, static, tell=heard)
-        return Accelerated(model, decide(job, ways, fresh=fresh, thorough=engines is not None))
+        raise ValueError(f"tolerance must be positive, got {tolerance!r}")
+    check_callable("progress", progress)
+    plain = copy_sharing_weights(model).eval()
+    with progress_or_status(progress) as report_progress:
+        job = Job(plain, examples, tolerance, static, progress=report_progress)
+        return Accelerated(model, choose(job, backends, fresh=fresh, try_all=engines is not None))
 
 
-def decide(job: Job, ways: list[Way], *, fresh: bool, thorough: bool) -> Report:
-    memory = machine.cache_folder() / f"choice-{identity(job, ways)}.json"
+def choose(job: Job, backends: list[Backend], *, fresh: bool, try_all: bool) -> Report:
+    """Load the cached choice, or benchmark the backends and cache the fastest."""
+    cache_file = machine.cache_folder() / f"choice-{cache_key(job, backends)}.json"
     batch, threads = len(job.examples[0]), torch.get_num_threads()
-    if not fresh and (known := recall(memory, job)) is not None:
-        return Report(known, (known,), batch, threads, remembered=True, tolerance=job.tolerance)
-    tried = race(job, ways, enough=math.inf if thorough else ENOUGH)
-    if not any(one.module for one in tried):
-        plain = Tried("eager", "fp32", job.model, reason="the plain model: nothing else is close enough", error=0.0)
-        tried.append(replace(plain, speed_up=1.0))
-    chosen = max((one for one in tried if one.module), key=lambda one: one.speed_up)
+    if not fresh and (known := load_choice(cache_file, job)) is not None:
+        return Report(known, (known,), batch, threads, cached=True, tolerance=job.tolerance)
+    candidates = benchmark_all(job, backends, fast_enough=math.inf if try_all else FAST_ENOUGH)
+    if not any(one.module for one in candidates):
+        reason = "the plain model: no backend is within tolerance"
+        candidates.append(Candidate("eager", "fp32", job.model, reason=reason, error=0.0, speed_up=1.0))
+    chosen = max((one for one in candidates if one.module), key=lambda one: one.speed_up)
     choice = {
         "engine": chosen.engine,
         "precision": chosen.precision,
         "speed_up": chosen.speed_up,
-        "choice": asdict(chosen.choice) if chosen.choice else None,
+        "choice": asdict(chosen.plan) if chosen.plan else None,
     }
     with contextlib.suppress(OSError):
-        write_atomically(memory, json.dumps(choice, indent=1).encode())
-    machine.forget_unused()
-    return Report(chosen, tuple(tried), batch, threads, remembered=False, tolerance=job.tolerance)
+        write_atomically(cache_file, json.dumps(choice, indent=1).encode())
+    machine.prune_cache()
+    return Report(chosen, tuple(candidates), batch, threads, cached=False, tolerance=job.tolerance)
 
 
-def race(job: Job, ways: list[Way], enough: float) -> list[Tried]:
-    """Every way, but those that are slow to prepare only as long as none is fast enough."""
-    tried: list[Tried] = []
-    for way in ways:
-        if way[0] in SLOW_TO_PREPARE and any(one.module and one.speed_up >= enough for one in tried):
-            tried.append(Tried(*way, reason="not tried: another way is fast enough"))
+def benchmark_all(job: Job, backends: list[Backend], fast_enough: float) -> list[Candidate]:
+    """Benchmark the backends, skipping those that are slow to prepare once another is fast enough."""
+    candidates: list[Candidate] = []
+    for backend in backends:
+        if backend[0] in SLOW_TO_PREPARE and any(one.module and one.speed_up >= fast_enough for one in candidates):
+            candidates.append(Candidate(*backend, reason="not tried: another backend is fast enough"))
         else:
-            tried.append(attempt(job, way))
-    return tried
+            candidates.append(benchmark(job, backend))
+    return candidates
 
 
-def recall(memory: Path, job: Job) -> Tried | None:
-    """The way that was chosen before, if it still works and is still right; its speed is the one measured then."""
+def load_choice(cache_file: Path, job: Job) -> Candidate | None:
+    """Prepare the cached backend and verify it; None if it fails. Its speed-up is the one measured originally."""
     try:
-        kept = json.loads(memory.read_text())
-        way, speed_up = (kept["engine"], kept["precision"]), float(kept["speed_up"])
-        choice = Choice(**kept["choice"]) if kept["choice"] else None
+        saved = json.loads(cache_file.read_text())
+        backend, speed_up = (saved["engine"], saved["precision"]), float(saved["speed_up"])
+        plan = PrecisionPlan(**saved["choice"]) if saved["choice"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if way not in WAYS:
+    if backend not in BACKENDS:
         return None
-    machine.used(memory)
-    few = job.examples if job.static else [images[:2] for images in job.examples]  # static ranges come from all of them
-    tried = check(replace(job, examples=few, choice=choice), way)
-    return replace(tried, speed_up=speed_up) if tried.module is not None else None
+    machine.mark_used(cache_file)
+    few = job.examples if job.static else [images[:2] for images in job.examples]  # static ranges need all images
+    candidate = verify(replace(job, examples=few, plan=plan), backend)
+    return replace(candidate, speed_up=speed_up) if candidate.module is not None else None
 
 
-def identity(job: Job, ways: list[Way]) -> str:
-    """Of everything that a choice may depend on, except the weights: those are checked again at every start."""
+def cache_key(job: Job, backends: list[Backend]) -> str:
+    """Digest of all that a choice depends on, except the weights: a cached choice is verified at every start."""
     versions = vitreous.__version__, torch.__version__, torch.get_num_threads()
     here = machine.cpu_name(), sorted(machine.cpu_flags()), machine.c_compiler()
     shapes = [tuple(images.shape) for images in job.examples]
-    words = repr((job.model.config, job.model.edits, shapes, job.tolerance, job.static, ways, here, versions))
+    words = repr((job.model.config, job.model.edits, shapes, job.tolerance, job.static, backends, here, versions))
     return digest(words)[:16]
 
 
@@ -222,13 +240,13 @@ def check_examples(model: Model, example: Example) -> list[Tensor]:
     if not isinstance(model, Model):
         raise ValueError(f"accelerate needs a Vitreous model, got {type(model).__name__}")
     if {parameter.device.type for parameter in model.parameters()} != {"cpu"}:
-        raise ValueError("accelerate is for CPUs; move the model with model.cpu()")
+        raise ValueError("accelerate needs a model on the CPU; move it with model.cpu()")
     examples: list[Any] = list(example) if isinstance(example, list | tuple) else [example]
     if not all(isinstance(images, Tensor) for images in examples):
         got = type(example).__name__
         raise ValueError(f"example must be a batch of images as a tensor, or a list of batches; got {got}")
     if not examples:
-        raise ValueError("accelerate needs a batch of images to compare speed and answers with")
+        raise ValueError("accelerate needs a batch of images, got an empty list")
     for images in examples:
         model.check_images(images, smallest=(1, 1))
         if len(images) == 0:
@@ -236,7 +254,8 @@ def check_examples(model: Model, example: Example) -> list[Tensor]:
     return examples
 
 
-def check_ways(precision: str, engines: Sequence[str]) -> list[Way]:
+def check_backends(precision: str, engines: Sequence[str]) -> list[Backend]:
+    """Return the backends that an engine list and a precision select."""
     known = ("auto", *get_args(Precision))
     if precision not in known:
         raise ValueError(
@@ -245,19 +264,19 @@ def check_ways(precision: str, engines: Sequence[str]) -> list[Way]:
     for engine in engines:
         if engine not in get_args(EngineName):
             raise ValueError(f"unknown engine {engine!r}{did_you_mean(engine, get_args(EngineName))}")
-    ways = [way for way in WAYS if way[0] in engines and precision in ("auto", way[1])]
-    if not ways:
+    backends = [backend for backend in BACKENDS if backend[0] in engines and precision in ("auto", backend[1])]
+    if not backends:
         raise ValueError(f"none of the engines {', '.join(engines)} runs in {precision}")
-    return ways
+    return backends
 
 
 @contextlib.contextmanager
-def telling(tell: Tell | None) -> Iterator[Tell]:
-    """The caller's own, or a line that changes in the terminal, if there is one."""
-    if tell is not None or not sys.stderr.isatty():
-        yield tell or (lambda words: None)
+def progress_or_status(progress: ProgressCallback | None) -> Iterator[ProgressCallback]:
+    """Yield the caller's callback, or one that updates a status line if stderr is a terminal."""
+    if progress is not None or not sys.stderr.isatty():
+        yield progress or (lambda message: None)
         return
     from rich.console import Console
 
-    with Console(stderr=True).status("Looking for the fastest way") as status:
-        yield lambda words: status.update(f"Looking for the fastest way: {words}")
+    with Console(stderr=True).status("Benchmarking backends") as status:
+        yield lambda message: status.update(f"Benchmarking backends: {message}")

@@ -1,4 +1,4 @@
-"""How good a model is on labeled images, and how fast."""
+"""Evaluate a model on labeled images: metrics, confusion matrix and throughput."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 
 from vitreous.data.adapter import adapt
 from vitreous.data.base import Dataset
-from vitreous.data.foreign import is_foreign, need_dataset
+from vitreous.data.foreign import is_foreign, require_dataset
 from vitreous.data.loader import EvaluationLoader
 from vitreous.data.sources import open_data
 from vitreous.data.splits import Splits
 from vitreous.deploy.accelerate import accelerate
-from vitreous.deploy.engine import Wanted, find_engine
-from vitreous.memory import memory_kept
+from vitreous.deploy.engine import EngineMode, resolve_engine
+from vitreous.memory import retain_freed_memory
 from vitreous.models.base import Model
 from vitreous.models.engine import Engine
 from vitreous.options import check_callable, checked_int
 from vitreous.samples import Classes, Inputs, MultiLabels, Targets
 from vitreous.spec import Preprocess, Size, pair
-from vitreous.tasks.base import Task, decoder_of
+from vitreous.tasks.base import Task, find_decoder
 from vitreous.tasks.meter import Meter, Metric
 from vitreous.tasks.metrics import PerClass, confusion, per_class
 from vitreous.tasks.multilabel import MultiLabel
@@ -39,7 +39,10 @@ WORDNET_ID = re.compile(r"n\d{8}")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics of one model on one set at one resolution; the meter they were read from is kept."""
+    """Result of :func:`evaluate`: metrics of a model on a dataset at one resolution.
+
+    ``unreadable`` maps files that could not be read to the reason; ``meter`` holds the accumulated data.
+    """
 
     metrics: dict[str, Metric]
     classes: tuple[str, ...]
@@ -50,12 +53,12 @@ class Evaluation:
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What the metrics were computed from: logits and targets, or a confusion matrix."""
+        """The data behind the metrics: logits and targets, or a confusion matrix."""
         return self.meter.arrays()
 
     @property
     def confusion(self) -> NDArray[np.int64]:
-        """(true class, predicted class) → images, or pixels."""
+        """Confusion matrix (true class, predicted class), in images, or pixels for segmentation."""
         arrays = self.arrays
         if "confusion" in arrays:
             return arrays["confusion"]
@@ -63,11 +66,11 @@ class Evaluation:
 
     @property
     def per_class(self) -> PerClass:
-        """Precision, recall, F1 and number of images of each class."""
+        """Precision, recall, F1 and support of each class."""
         return per_class(self.confusion)
 
 
-@memory_kept()
+@retain_freed_memory()
 def evaluate(
     model: Engine | str | os.PathLike[str],
     data: Any,
@@ -75,30 +78,38 @@ def evaluate(
     split: str = "auto",
     image_size: int | Size | None = None,
     task: Task | str | None = None,
-    engine: Wanted = "eager",
+    engine: EngineMode = "eager",
     batch_size: int = 64,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Measure a model, an accelerated one or a weights file on data with targets.
+    """Evaluate a model, an accelerated model or a weights file on labeled data.
 
-    ``data`` is whatever :func:`open_data` opens, a ``Dataset``, ``Splits``, or any dataset with a length whose items
-    are (image, target), such as torchvision's: images as they are, prepared by nobody. A ``DataLoader`` has prepared
-    and batched them already, so that nothing could be said about another size or an image that cannot be read: give
-    its dataset.
+    >>> vt.evaluate("cat.safetensors", "photos/").metrics["accuracy"]
 
-    ``split`` is train, valid or test; "auto" takes what the data itself sets apart as test, else as validation, else
-    all there is. Classes are matched by name where the model knows them. ``task`` says what is measured; by itself what
-    the model was trained for. With ``engine="auto"`` a model on a CPU is accelerated first.
+    Args:
+        model: The model or file. Its classes are matched with those of the data by name, if the model has names.
+        data: Anything that :func:`open_data` opens, a ``Dataset``, ``Splits``, or a dataset with a length and items
+            (image, target), such as torchvision's, without transforms. Pass a ``DataLoader``'s dataset instead of the
+            loader, whose images are resized and batched already.
+        split: "train", "valid" or "test"; "auto" takes the test split of the data, else its validation split, else all.
+        image_size: Resolution in pixels; by default the model's own.
+        task: What to measure; by default the task that the model was trained for.
+        engine: "auto" accelerates a model on a CPU first.
+        batch_size: Number of images per forward pass.
+        progress: Called with the number of images done and the total.
+
+    Returns:
+        The metrics, with the data behind them and the throughput.
     """
-    if engine not in get_args(Wanted):
-        raise ValueError(f"engine must be one of {', '.join(get_args(Wanted))}, got {engine!r}")
-    runner = find_engine(model)
+    if engine not in get_args(EngineMode):
+        raise ValueError(f"engine must be one of {', '.join(get_args(EngineMode))}, got {engine!r}")
+    runner = resolve_engine(model)
     net = runner.model.eval()
-    task = decoder_of(net.spec) if task is None else Task.given("task", task)
+    task = find_decoder(net.spec) if task is None else Task.given("task", task)
     check_callable("progress", progress)
     dataset = open_labeled(data, split, net, targets_of(task))
     if task.name == "classify" and dataset.target is MultiLabels:
-        task = MultiLabel()  # files of format 1 do not say that they were trained for several labels
+        task = MultiLabel()  # files of format version 1 do not record the multi-label task
     columns, preprocess = match_classes(net, dataset), preprocess_at(net, image_size)
     device = next(net.parameters()).device
     loader = EvaluationLoader(dataset, preprocess, batch_size=checked_int("batch_size", batch_size))
@@ -118,27 +129,27 @@ def evaluate(
 
 
 def open_labeled(data: Any, split: str, net: Model, target: type[Targets] | None) -> Dataset:
-    """The data to measure on; numbers in data that names no classes are those of the model."""
+    """Open the data; integer labels of a dataset without class names are taken as the model's classes."""
     if isinstance(data, str | os.PathLike):
         return open_split(os.fspath(data), split, target=target)
     if isinstance(data, Splits):
         return choose_split(data, split)
     if split != "auto":
-        raise ValueError(f"split {split!r} chooses a part of data that is given by path or as Splits; leave it out")
+        raise ValueError(f"split={split!r} needs data given by path or as Splits; leave it out")
     if is_foreign(data):
-        return adapt(data, target=target, classes=net.spec.labels.names, count=net.config.num_classes)[0]
-    return need_dataset(data)
+        return adapt(data, target=target, classes=net.spec.labels.names, num_classes=net.config.num_classes)[0]
+    return require_dataset(data)
 
 
 def targets_of(task: Task) -> type[Targets] | None:
-    """The kind of targets to open; data with class labels says itself whether an image has one or several."""
+    """Return the kind of targets to open; None for class labels, where the data determines single or multi-label."""
     return None if task.targets in (Classes, MultiLabels) else task.targets
 
 
 def open_split(
     source: str, split: str, image_size: Size | None = None, *, target: type[Targets] | None = None
 ) -> Dataset:
-    """A part of some data; only when validation is asked for is it held out where the data has none."""
+    """Open one split; without an explicit validation split, 10 % is held out, except with "auto"."""
     held_out = 0.0 if split == "auto" else 0.1
     return choose_split(open_data(source, target=target, valid_share=held_out, image_size=image_size), split)
 
@@ -150,19 +161,19 @@ def choose_split(splits: Splits, split: str) -> Dataset:
     if split not in parts:
         raise ValueError(f"split must be train, valid or test, got {split!r}")
     if (part := parts[split]) is None:
-        there = ", ".join(name for name, value in parts.items() if value is not None)
-        raise ValueError(f"the data has no {split} split; it has {there}")
+        available = ", ".join(name for name, value in parts.items() if value is not None)
+        raise ValueError(f"the data has no {split} split; it has {available}")
     return part
 
 
 def match_classes(model: Model, data: Dataset) -> list[int]:
-    """The model's column for each class of the data, by its name, or for ImageNet's classes by their WordNet ids."""
+    """Return the model's output index for each class of the data, matched by name or by ImageNet's WordNet id."""
     names = list(model.spec.labels.names)
     if not names:
         if model.config.num_classes != len(data.classes):
             raise ValueError(
                 f"the model has {model.config.num_classes} unnamed classes, the data {len(data.classes)}; "
-                "train on this data, or name the model's classes with name_classes"
+                "train on this data, or name the model's classes with model.name_classes"
             )
         return list(range(len(data.classes)))
     columns = {name: column for column, name in reversed(list(enumerate(names)))}
@@ -173,7 +184,7 @@ def match_classes(model: Model, data: Dataset) -> list[int]:
         shown: Sequence[str] = unknown[:5]
         raise ValueError(
             f"{len(unknown)} of the data's {len(data.classes)} classes are unknown to the model: {', '.join(shown)}; "
-            f"it knows {len(names)}: {', '.join(names[:5])} …"
+            f"its {len(names)} classes are {', '.join(names[:5])} …"
         )
     return [columns[name] for name in data.classes]
 

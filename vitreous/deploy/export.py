@@ -1,7 +1,7 @@
-"""A model as a file that runs without Vitreous: ONNX for any runtime, or a package compiled for this kind of machine.
+"""Export a model to a file that runs without Vitreous: ONNX, or a package compiled for this CPU with AOTInductor.
 
-The file says how to prepare images and what the classes are called. It appears only after it has been run beside the
-original, on several batches and, where it takes any height and width, on several sizes: one that disagrees is refused.
+The metadata of the file holds the preprocessing and the class names. A file is written only after its outputs were
+compared with the original's, on several batch sizes and, where height and width are dynamic, on several image sizes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vitreous.deploy.formats import FORMATS, Format, Metadata, Run, format_of
 from vitreous.deploy.tracing import root_cause, trace, why_fixed
-from vitreous.files import replacing
+from vitreous.files import atomic_replacement
 from vitreous.models.base import Model
 from vitreous.options import checked_choice, checked_float
 from vitreous.spec import Size, Spec, pair
@@ -33,7 +33,7 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Check:
-    """One batch through both: ``error`` is ‖exported − original‖ / ‖original‖ of the worst image."""
+    """Comparison on one batch: ``error`` is ‖exported − original‖ / ‖original‖ of the worst image."""
 
     batch: int
     image_size: Size
@@ -42,14 +42,14 @@ class Check:
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written and how well it agrees."""
+    """Result of an export: the file, the sizes that it accepts, and the comparisons with the original."""
 
     path: Path
     format: str
     num_bytes: int
     image_size: Size
-    multiple_of: Size | None  # any height and width that are multiples of these; None: only ``image_size``
-    why_fixed: str  # empty where height and width are free
+    multiple_of: Size | None  # accepts any height and width that are multiples of these; None: only ``image_size``
+    why_fixed: str  # empty where height and width are dynamic
     checks: tuple[Check, ...]
 
     @property
@@ -57,8 +57,8 @@ class Exported:
         return max(check.error for check in self.checks)
 
 
-class Disagrees(ValueError):
-    """The exported model does not compute what the original computes."""
+class ExportMismatch(ValueError):
+    """The outputs of the exported model differ from the original's by more than the tolerance."""
 
 
 def export(
@@ -71,13 +71,29 @@ def export(
     batches: tuple[int, ...] = BATCHES,
     tolerance: float = TOLERANCE,
 ) -> Exported:
-    """Write ``model`` to ``path``: ``.onnx``, or ``.pt2``, a package compiled with AOTInductor.
+    """Export a model to ONNX (``.onnx``) or to a package compiled with AOTInductor (``.pt2``).
 
-    Any batch size is taken, and any height and width where the model allows it; ``why_fixed`` of the result says why
-    not. ``sizes="any"`` tries it with models too that are known to take minutes, "fixed" with none. The model itself
-    stays as it is, in training or not; what is exported is its evaluation mode, in float32.
+    The file accepts any batch size, and any height and width where the model allows it. It computes the model in
+    evaluation mode and float32; the model itself is left unchanged.
 
     >>> export(model, "model.onnx").checks
+
+    Args:
+        model: A Vitreous model.
+        path: The file to write.
+        format: "onnx" or "aoti"; by default by the suffix of ``path``.
+        image_size: Size of the input in pixels; by default the model's own.
+        sizes: "auto" makes height and width dynamic where that is known to work, "any" tries it for every model, which
+            may take minutes, and "fixed" never does.
+        batches: Batch sizes on which the file is compared with the model.
+        tolerance: Largest relative error of an image's outputs.
+
+    Returns:
+        The result with its ``checks``; ``why_fixed`` is the reason where the image size is fixed.
+
+    Raises:
+        ValueError: If the model cannot be exported, or a package or compiler is missing.
+        ExportMismatch: If the outputs differ; no file is written.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     if not isinstance(model, Model):
@@ -87,7 +103,7 @@ def export(
         or not batches
         or not all(type(size) is int and size > 0 for size in batches)
     ):
-        raise ValueError(f"batches must be sizes to try, each at least 1, got {batches!r}")
+        raise ValueError(f"batches must be positive batch sizes such as (1, 2, 5), got {batches!r}")
     tolerance = checked_float("tolerance", tolerance)
     checked_choice("sizes", sizes, get_args(Sizes))
     path = Path(path)
@@ -95,17 +111,17 @@ def export(
     FORMATS[name].check()
     size = pair(image_size or model.spec.preprocess.image_size, "image_size")
     plain = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
-    with replacing(path, keep_suffix=True) as temporary:
-        attempt = Attempt(plain, FORMATS[name], temporary, size, batches, tolerance)
-        reason = {"auto": why_fixed(plain, size), "any": "", "fixed": "as asked for"}[sizes]
-        checks, reason = (attempt.at_one_size(), reason) if reason else attempt.at_any_size()
+    with atomic_replacement(path, keep_suffix=True) as temporary:
+        attempt = ExportAttempt(plain, FORMATS[name], temporary, size, batches, tolerance)
+        reason = {"auto": why_fixed(plain, size), "any": "", "fixed": "as requested"}[sizes]
+        checks, reason = (attempt.export_fixed_size(), reason) if reason else attempt.export_any_size()
         num_bytes = temporary.stat().st_size
     return Exported(path, name, num_bytes, size, None if reason else plain.strides[-1], reason, checks)
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """A model on its way to a file."""
+class ExportAttempt:
+    """One export: the model, its target, and the cases to compare."""
 
     model: Model
     format: Format
@@ -114,65 +130,65 @@ class Attempt:
     batches: tuple[int, ...]
     tolerance: float
 
-    def at_any_size(self) -> tuple[tuple[Check, ...], str]:
-        """The checks of a file that takes any height and width; else those of a fixed one, and why."""
+    def export_any_size(self) -> tuple[tuple[Check, ...], str]:
+        """Export with dynamic height and width, or else at a fixed size; return the checks and the reason if fixed."""
         try:
             self.write(any_size=True)
-            return self.compare([*self.batches_at_own_size(), *self.other_sizes()]), ""
-        except Exception as error:  # tracers and compilers raise many kinds; what is left is the fixed size
-            reason = f"with free ones it failed ({root_cause(error)})"
-        return self.at_one_size(), reason
+            return self.compare([*self.cases_at_own_size(), *self.cases_at_other_sizes()]), ""
+        except Exception as error:  # tracers and compilers raise many types; fall back to a fixed size
+            reason = f"export with dynamic sizes failed ({root_cause(error)})"
+        return self.export_fixed_size(), reason
 
-    def at_one_size(self) -> tuple[Check, ...]:
+    def export_fixed_size(self) -> tuple[Check, ...]:
         try:
             self.write(any_size=False)
         except Exception as error:
             raise ValueError(f"{type(self.model).__name__} cannot be exported: {root_cause(error)}") from error
-        return self.compare(self.batches_at_own_size())
+        return self.compare(self.cases_at_own_size())
 
     def write(self, *, any_size: bool) -> None:
         program = trace(self.model, self.image_size, any_size=any_size)
         multiple_of = self.model.strides[-1] if any_size else None
         self.format.write(program, self.path, describe(self.model, self.image_size, multiple_of))
 
-    def batches_at_own_size(self) -> list[tuple[int, Size]]:
+    def cases_at_own_size(self) -> list[tuple[int, Size]]:
         return [(batch, self.image_size) for batch in self.batches]
 
-    def other_sizes(self) -> list[tuple[int, Size]]:
-        """The smallest wide image, and a tall one that is somewhat larger than the model's own."""
+    def cases_at_other_sizes(self) -> list[tuple[int, Size]]:
+        """Return a minimal wide image, and a tall one slightly larger than the model's own."""
         (down, across), (height, width) = self.model.strides[-1], self.image_size
         return [(1, (2 * down, 3 * across)), (2, (height + 2 * down, width + across))]
 
     def compare(self, cases: list[tuple[int, Size]]) -> tuple[Check, ...]:
         run = self.format.run(self.path)
-        checks = tuple(Check(batch, size, disagreement(self.model, run, batch, size)) for batch, size in cases)
+        checks = tuple(Check(batch, size, export_error(self.model, run, batch, size)) for batch, size in cases)
         worst = max(checks, key=lambda check: check.error)
         if not worst.error <= self.tolerance:
-            raise Disagrees(
-                f"the exported model disagrees with the original by {worst.error:.1e} at batch {worst.batch}, "
-                f"{worst.image_size[0]}×{worst.image_size[1]} pixels; at most {self.tolerance:.0e} is allowed, so no "
+            raise ExportMismatch(
+                f"the exported model differs from the original by {worst.error:.1e} at batch {worst.batch}, "
+                f"{worst.image_size[0]}×{worst.image_size[1]} pixels; the tolerance is {self.tolerance:.0e}, so no "
                 "file was written"
             )
         return checks
 
 
 @torch.no_grad()
-def disagreement(model: Model, run: Run, batch: int, size: Size) -> float:
-    """On seeded noise; infinite where the shapes differ or a number is none."""
+def export_error(model: Model, run: Run, batch: int, size: Size) -> float:
+    """Compute the error on seeded noise; infinite if shapes differ or outputs are not finite."""
     noise = torch.Generator().manual_seed(batch)
     images = torch.randn(batch, model.config.num_channels, *size, generator=noise)
-    wanted, given = model(images), run(images)
-    return relative_error(given, wanted) if given.shape == wanted.shape else float("inf")
+    expected, found = model(images), run(images)
+    return worst_relative_error(found, expected) if found.shape == expected.shape else float("inf")
 
 
-def relative_error(given: Float[Tensor, b * k], wanted: Float[Tensor, b * k]) -> float:
-    """Of the worst image."""
-    errors = (given - wanted).flatten(1).norm(dim=1) / wanted.flatten(1).norm(dim=1)
+def worst_relative_error(found: Float[Tensor, b * k], expected: Float[Tensor, b * k]) -> float:
+    """Return the largest ‖found − expected‖ / ‖expected‖ of the images in a batch; infinite for NaN."""
+    errors = (found - expected).flatten(1).norm(dim=1) / expected.flatten(1).norm(dim=1)
     return float(errors.nan_to_num(nan=float("inf")).max())
 
 
 def describe(model: Model, image_size: Size, multiple_of: Size | None) -> dict[str, str]:
-    """Everything needed to prepare an image and to name the answer, as JSON under a few keys."""
+    """Return the metadata of an exported file: preprocessing, labels, task, config and edits, as JSON strings."""
     preprocess = replace(model.spec.preprocess, image_size=image_size)
     values: dict[str, Any] = {
         "preprocess": asdict(preprocess),
@@ -188,10 +204,10 @@ def describe(model: Model, image_size: Size, multiple_of: Size | None) -> dict[s
 
 
 def read_spec(path: str | os.PathLike[str]) -> Spec:
-    """How an exported file wants its images, and what its classes are called."""
+    """Read preprocessing, labels and task from the metadata of an exported file."""
     metadata = read_metadata(path)
     if "preprocess" not in metadata:
-        raise ValueError(f"{path} does not say how to prepare images: it was not written by vitreous export")
+        raise ValueError(f"{path} has no Vitreous metadata: it was not written by vitreous export")
     return Spec.from_json(
         {key: json.loads(metadata[key]) for key in ("preprocess", "labels", "task") if key in metadata}
     )

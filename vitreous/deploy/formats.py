@@ -1,4 +1,4 @@
-"""The kinds of file a model is exported to: how each is written, run again, and asked what it says about itself."""
+"""Export formats: how each file is written, run, and its metadata read."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Run = Callable[[Tensor], Tensor]
 Metadata = Mapping[str, str]
 
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-LARGEST_ONNX = 2**31 - 2**24  # bytes of weights; a protocol buffer ends at 2 GiB
+MAX_ONNX_BYTES = 2**31 - 2**24  # of weights; a protocol buffer is limited to 2 GiB
 
 
 @dataclass(frozen=True)
 class Format:
-    """``check`` says what is missing here to write or run such a file, before any work is done."""
+    """A file format; ``check`` raises if packages or compilers that it needs are missing."""
 
     suffix: str
     check: Callable[[], None]
@@ -43,7 +43,7 @@ class Format:
 def check_onnx() -> None:
     missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise ValueError(f"ONNX needs {' and '.join(missing)}; pip install 'vitreous[export]' brings what is missing")
+        raise ValueError(f"ONNX needs {' and '.join(missing)}; install with pip install 'vitreous[export]'")
 
 
 def write_onnx(program: ExportedProgram, path: Path, metadata: Metadata) -> None:
@@ -54,23 +54,22 @@ def write_onnx(program: ExportedProgram, path: Path, metadata: Metadata) -> None
 
 
 def to_onnx(program: ExportedProgram, output: str = "logits") -> onnx.ModelProto:
-    """Its input is called ``images``, its output ``logits`` or ``masks``; sizes that may differ have names that say
-    how."""
+    """Convert a program to ONNX with the input ``images``, an output such as ``logits``, and named dynamic axes."""
     num_bytes = sum(tensor.nbytes for tensor in program.state_dict.values())
-    if num_bytes > LARGEST_ONNX:
-        raise ValueError(f"an ONNX file holds at most 2 GB, the weights are {num_bytes / 1e9:.1f} GB; export to .pt2")
-    with quietly():
+    if num_bytes > MAX_ONNX_BYTES:
+        raise ValueError(f"an ONNX file holds at most 2 GB, got {num_bytes / 1e9:.1f} GB of weights; export to .pt2")
+    with silence_exporters():
         exported = torch.onnx.export(program, dynamo=True, verbose=False, input_names=["images"], output_names=[output])
     assert exported is not None
     model: onnx.ModelProto = exported.model_proto
-    del model.graph.value_info[:]  # shapes in between: large, needed by nobody, and quantization stumbles over them
+    del model.graph.value_info[:]  # intermediate shapes: large, optional, and quantization fails on them
     name_axes(model.graph)
-    refuse_other_sides(model.graph)
+    enforce_side_multiples(model.graph)
     return model
 
 
 def name_axes(graph: onnx.GraphProto) -> None:
-    """``batch``, ``16*rows`` and ``16*columns`` where the tracer says s34, 16*s30 and 16*s18."""
+    """Name the dynamic axes ``batch``, ``16*rows`` and ``16*columns`` instead of s34, 16*s30 and 16*s18."""
     images = graph.input[0].type.tensor_type.shape.dim
     for dim, name in zip((images[0], images[2], images[3]), ("batch", "rows", "columns"), strict=True):
         *factor, symbol = dim.dim_param.split("*")
@@ -79,9 +78,12 @@ def name_axes(graph: onnx.GraphProto) -> None:
     graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
 
 
-def refuse_other_sides(graph: onnx.GraphProto) -> None:
-    """A runtime takes any number for ``16*rows``, and would cut off what is over; a detour through blocks of 16×16
-    pixels changes nothing else, and makes it say so."""
+def enforce_side_multiples(graph: onnx.GraphProto) -> None:
+    """Make the graph reject a height or width that is not a multiple of the stride.
+
+    A runtime accepts any number for ``16*rows`` and would crop silently; SpaceToDepth followed by its inverse changes
+    nothing else, but fails on other sizes with a node name that states the reason.
+    """
     import onnx
 
     height = graph.input[0].type.tensor_type.shape.dim[2].dim_param
@@ -90,15 +92,15 @@ def refuse_other_sides(graph: onnx.GraphProto) -> None:
     side = int(height.split("*")[0])
     for node in graph.node:
         node.input[:] = ["checked_images" if name == "images" else name for name in node.input]
-    detour = [("SpaceToDepth", "images", "blocks"), ("DepthToSpace", "blocks", "checked_images")]
-    for place, (kind, given, made) in enumerate(detour):
+    round_trip = [("SpaceToDepth", "images", "blocks"), ("DepthToSpace", "blocks", "checked_images")]
+    for index, (op, given, made) in enumerate(round_trip):
         name = f"height_and_width_must_be_multiples_of_{side}"
-        graph.node.insert(place, onnx.helper.make_node(kind, [given], [made], name=f"{name}_{place}", blocksize=side))
+        graph.node.insert(index, onnx.helper.make_node(op, [given], [made], name=f"{name}_{index}", blocksize=side))
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    """Without the exporters' remarks on their own insides: what matters is whether the result agrees."""
+def silence_exporters() -> Iterator[None]:
+    """Suppress warnings and log output of the exporters; the result is verified instead."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -133,14 +135,14 @@ def read_onnx(path: Path) -> Metadata:
 def check_compiler() -> None:
     if cpp_compiler() is None:
         raise ValueError(
-            "a .pt2 package is compiled, and there is no C++ compiler here; install g++ or clang, or export to .onnx"
+            "a .pt2 package needs a C++ compiler, and none was found; install g++ or clang, or export to .onnx"
         )
 
 
 def write_package(program: ExportedProgram, path: Path, metadata: Metadata) -> None:
-    # where the user has inputs checked, a single image is none too few
+    # the traced batch is 2, but a single image must pass AOTInductor's input checks too
     settings = {"aot_inductor.metadata": dict(metadata), "aot_inductor.check_lowerbound": False}
-    with quietly():
+    with silence_exporters():
         torch._inductor.aoti_compile_and_package(program, package_path=os.fspath(path), inductor_configs=settings)
 
 
@@ -159,10 +161,10 @@ FORMATS = {
 
 
 def format_of(path: Path, name: str | None = None) -> str:
-    """The format that was asked for, or the one that the ending of the file's name stands for."""
+    """Return the format called ``name``, or else the one of the file's suffix."""
     if name is not None:
         if name not in FORMATS:
-            raise ValueError(f"there is no format {name!r}{did_you_mean(str(name), FORMATS)}")
+            raise ValueError(f"unknown format {name!r}{did_you_mean(str(name), FORMATS)}")
         if path.suffix != FORMATS[name].suffix:
             raise ValueError(f"a file of format {name!r} ends in {FORMATS[name].suffix}, got {path.name}")
         return name

@@ -1,4 +1,4 @@
-"""Which images are alike, by their embeddings."""
+"""Nearest neighbors and near-duplicates among image embeddings, by cosine similarity."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 1024  # rows of similarities held at a time
+CHUNK = 1024  # rows of the similarity matrix in memory at a time
 
 
 @dataclass(frozen=True)
@@ -18,19 +18,19 @@ class Neighbor:
 
 
 def nearest_neighbors(vectors: NDArray[np.float32], number: int) -> list[list[Neighbor]]:
-    """For every vector (of length 1) the most similar others, most similar first."""
+    """Return the ``number`` most similar other vectors for each row of unit vectors, most similar first."""
     number = min(number, len(vectors) - 1)
     found = []
     for start, similar in chunks(vectors):
         rows = np.arange(len(similar))
-        similar[rows, start + rows] = -np.inf  # nobody is their own neighbor
+        similar[rows, start + rows] = -np.inf  # a vector is not its own neighbor
         best = np.argsort(-similar, axis=1, kind="stable")[:, : max(0, number)]
         found += [[Neighbor(int(i), float(row[i])) for i in line] for row, line in zip(similar, best, strict=True)]
     return found
 
 
 def duplicates(vectors: NDArray[np.float32], threshold: float = 0.98) -> list[tuple[int, int, float]]:
-    """Pairs at least as similar as ``threshold``, most similar first."""
+    """Return the pairs (i, j, similarity) with i < j and at least ``threshold``, most similar first."""
     pairs = []
     for start, similar in chunks(vectors):
         rows, columns = np.nonzero(similar >= threshold)

@@ -1,4 +1,4 @@
-"""ONNX Runtime as an engine: the model as a graph that another library runs, in float32 or with int8 products."""
+"""The ONNX Runtime engine: the exported graph in float32 or with int8 matrix products."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.deploy.engine import Unfit
-from vitreous.deploy.formats import Run, check_onnx, quietly, run_onnx, to_onnx
+from vitreous.deploy.engine import EngineUnavailable
+from vitreous.deploy.formats import Run, check_onnx, run_onnx, silence_exporters, to_onnx
 from vitreous.deploy.tracing import root_cause, trace
 from vitreous.models.base import Model
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OnnxModel(nn.Module):
-    """Torch tensors in and out, ONNX Runtime in between; without parameters, since the graph has its own copy."""
+    """Module around an ONNX Runtime session; it has no parameters, since the graph holds its own copy."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -31,27 +31,27 @@ class OnnxModel(nn.Module):
         return self.run(images.contiguous())
 
 
-def prepare(model: Model, example: Tensor, *, threads: int | None = None, int8: bool = False) -> OnnxModel:
-    """The model for any batch of images of the example's size, on as many threads as torch has now.
+def to_onnx_runtime(model: Model, example: Tensor, *, threads: int | None = None, int8: bool = False) -> OnnxModel:
+    """Export a model for any batch of images of the example's size; ``threads`` defaults to torch's current number.
 
-    ``int8`` quantizes the weights of all matrix products, per channel, and their inputs as they come.
+    ``int8`` quantizes the matrix products: weights per output channel, activations dynamically.
     """
     try:
         check_onnx()
         plain = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
         graph = to_onnx(trace(plain, (example.shape[2], example.shape[3])))
-        graph = quantized(graph) if int8 else graph
+        graph = quantize(graph) if int8 else graph
         return OnnxModel(run_onnx(graph.SerializeToString(), threads))
-    except Exception as error:  # exporters and runtimes raise many kinds; each means that this engine is out
-        raise Unfit(f"ONNX Runtime cannot run it: {root_cause(error)}") from error
+    except Exception as error:  # exporters and runtimes raise many types; all mean that the engine is unavailable
+        raise EngineUnavailable(f"ONNX Runtime cannot run it: {root_cause(error)}") from error
 
 
-def quantized(graph: onnx.ModelProto) -> onnx.ModelProto:
-    """Without VNNI the processor adds pairs of products in 16 bits, which overflow unless weights have only 7."""
+def quantize(graph: onnx.ModelProto) -> onnx.ModelProto:
+    """Quantize weights to int8, or to 7 bits without VNNI, where pairs of products are added in 16 bits."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    with tempfile.TemporaryDirectory() as folder, quietly():
+    with tempfile.TemporaryDirectory() as folder, silence_exporters():
         path = Path(folder) / "int8.onnx"
         quantize_dynamic(
             graph,

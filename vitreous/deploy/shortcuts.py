@@ -1,7 +1,7 @@
-"""What a model may leave out when only its outputs are needed: the same numbers to the last digits, for less work.
+"""Inference-only simplifications that leave a model's outputs unchanged up to rounding.
 
-The last block of a ViT computes only the tokens that its heads read (``models/last_block.py``), branches that fold into
-one convolution are folded (``layers/reparam.py``), and what only training needs is gone.
+The last block of a ViT computes only the tokens that its heads read (``models/last_block.py``), re-parameterizable
+branches are folded into one convolution (``layers/reparam.py``), and dropout and stochastic depth are removed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.deploy.engine import sharing_copy
+from vitreous.deploy.engine import copy_sharing_weights
 from vitreous.layers.attention import CrossAttention, SelfAttention
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.drop import DropPath
@@ -22,17 +22,17 @@ from vitreous.models.last_block import LastBlock, tokens_read
 from vitreous.models.vit import ViT
 
 
-class Shortened(nn.Module):
-    """A model that gives logits and nothing else; ``saved`` says in words what it leaves out, "" if nothing.
+class InferenceModel(nn.Module):
+    """A model simplified for inference. ``summary`` describes the simplifications, "" if there are none.
 
-    ``read`` is the number of first tokens that the logits are read from, 0 if it is all cells.
+    ``num_read_tokens`` is the number of leading tokens that the heads read, 0 if they pool over all patches.
     """
 
-    def __init__(self, inner: Model, saved: str) -> None:
+    def __init__(self, inner: Model, summary: str) -> None:
         super().__init__()
         self.inner = inner
-        self.saved = saved
-        self.read = (inner.read_tokens(inner.num_prefix).stop or 0) if isinstance(inner, ViT) else 0
+        self.summary = summary
+        self.num_read_tokens = (inner.read_tokens(inner.num_prefix).stop or 0) if isinstance(inner, ViT) else 0
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Any:
         return self.inner(images)
@@ -42,19 +42,19 @@ class Shortened(nn.Module):
         return self.inner.blocks
 
 
-def answer_only(model: Model) -> Shortened:
-    """The shortest way to a model's logits in evaluation. The model stays as it is, and its weights are shared.
+def optimize_for_inference(model: Model) -> InferenceModel:
+    """Return a simplified copy of a model in evaluation mode, which shares its weights; the model is left unchanged.
 
-    Folded convolutions are the exception: they are made of the weights as these are now.
+    Folded convolutions do not follow later changes of the weights.
     """
-    short = sharing_copy(model)
-    saved = [words for shortcut in (shorten_last_block, fold_branches) if (words := shortcut(short))]
-    forget_training(short)
-    return Shortened(short, "; ".join(saved)).eval()
+    simplified = copy_sharing_weights(model)
+    steps = [description for step in (shorten_last_block, fold_branches) if (description := step(simplified))]
+    remove_dropout(simplified)
+    return InferenceModel(simplified, "; ".join(steps)).eval()
 
 
 def shorten_last_block(model: Model) -> str:
-    """Compute only the tokens that the heads read in the last block of a ViT, where the prefix holds all of them."""
+    """Restrict the last block of a ViT to the tokens that the heads read, if those are prefix tokens."""
     read = tokens_read(model)
     if read is None:
         return ""
@@ -62,22 +62,22 @@ def shorten_last_block(model: Model) -> str:
     last = model.blocks[-1]
     assert isinstance(last, PreNormBlock)
     assert isinstance(last.mixer, SelfAttention)
-    model.blocks[-1] = LastBlock(last, apart(last.mixer), read)
-    return f"the last block computes {'one token' if read.stop == 1 else f'{read.stop} tokens'} and not all"
+    model.blocks[-1] = LastBlock(last, split_queries(last.mixer), read)
+    return f"the last block computes only {'one token' if read.stop == 1 else f'{read.stop} tokens'}"
 
 
-def apart(mixer: SelfAttention) -> CrossAttention:
-    """Self-attention with its queries apart from its keys and values, so that some tokens can attend to all."""
+def split_queries(mixer: SelfAttention) -> CrossAttention:
+    """Convert self-attention to cross-attention with the same weights, so that some tokens can attend to all."""
     dim = mixer.proj.in_features
     with torch.device("meta"):
         split = CrossAttention(dim, mixer.num_heads)
-    split.q, split.kv = some_rows(mixer.qkv, slice(0, dim)), some_rows(mixer.qkv, slice(dim, None))
+    split.q, split.kv = output_slice(mixer.qkv, slice(0, dim)), output_slice(mixer.qkv, slice(dim, None))
     split.attend, split.proj = mixer.attend, mixer.proj
     return split
 
 
-def some_rows(linear: nn.Linear, rows: slice) -> nn.Linear:
-    """Some outputs of a linear layer: its weights' own memory, seen in part."""
+def output_slice(linear: nn.Linear, rows: slice) -> nn.Linear:
+    """Return a linear layer with some of the outputs, whose weights are views."""
     weight = linear.weight.detach()[rows]
     part = nn.Linear(linear.in_features, len(weight), bias=linear.bias is not None, device="meta")
     part.weight = nn.Parameter(weight, requires_grad=False)
@@ -88,11 +88,11 @@ def some_rows(linear: nn.Linear, rows: slice) -> nn.Linear:
 
 def fold_branches(model: Model) -> str:
     count = fold_(model)
-    return f"{count} sums of branches are one convolution each" if count else ""
+    return f"{count} multi-branch convolutions are folded" if count else ""
 
 
-def forget_training(model: nn.Module) -> None:
-    """Nothing in the place of what does nothing in evaluation."""
+def remove_dropout(model: nn.Module) -> None:
+    """Replace dropout and stochastic depth by ``nn.Identity``."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if isinstance(child, nn.Dropout | DropPath):

@@ -1,4 +1,4 @@
-"""Figures inside a page: nothing beside the page is needed to see them, and a text says what they show."""
+"""Embed figures in HTML, as inline SVG or data URIs with alternative text."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from vitreous.draw.style import BLUE, INK, ORANGE
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: What a page (``pages/html.py``) draws in the place of our colors, light or dark.
+#: CSS colors of the page (``pages/html.py``, light or dark) that replace the colors of ``style.py``.
 ON_PAGE = {BLUE: "rgb(var(--blue))", ORANGE: "rgb(var(--orange))", INK: "currentColor"}
 
 
 def as_html(figure: Figure, alt: str) -> str:
-    """A figure as an image on white, for notebooks."""
+    """Render a figure as a PNG on white, for notebooks."""
     buffer = io.BytesIO()
-    with any_script():
+    with ignore_missing_glyphs():
         figure.savefig(buffer, format="png", facecolor="white")
     return image_tag("png", buffer.getvalue(), alt)
 
 
-def as_drawing(figure: Figure, name: str, alt: str) -> str:
-    """A figure as SVG in the page's ink, light or dark; ``name`` is its own on the page."""
+def inline_svg(figure: Figure, name: str, alt: str) -> str:
+    """Render a figure as SVG in the colors of the page; ``name`` must be unique on the page."""
     figure.set_facecolor("none")
-    with any_script():
+    with ignore_missing_glyphs():
         svg = as_svg(figure, name)
-    svg = re.sub(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)", lambda found: smaller(found[1]), svg)
+    svg = re.sub(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)", lambda match: smaller_data_uri(match[1]), svg)
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)
 
 
 def as_svg(figure: Figure, name: str) -> str:
-    """Text stays text, colors become the page's, and no name within occurs in a drawing of another ``name``."""
+    """Render a figure as SVG: text stays text, colors follow the page, and element ids are unique per ``name``."""
     import matplotlib
 
     buffer = io.StringIO()
@@ -49,37 +49,37 @@ def as_svg(figure: Figure, name: str) -> str:
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
-    for ours, on_page in ON_PAGE.items():
-        svg = svg.replace(ours, on_page)
+    for color, css_color in ON_PAGE.items():
+        svg = svg.replace(color, css_color)
     return re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)
 
 
 @contextmanager
-def any_script() -> Iterator[None]:
-    """Classes have names in all scripts: matplotlib's own font need not know them, the reader's browser does."""
+def ignore_missing_glyphs() -> Iterator[None]:
+    """Silence warnings about glyphs that matplotlib's font lacks: the browser draws class names in any script."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
 
-def smaller(png: str) -> str:
-    """The data of a PNG, or of the same image as WebP where that is shorter: photographs are, by a lot."""
+def smaller_data_uri(png: str) -> str:
+    """The data URI of a PNG, or of the same image as WebP where that is smaller, as for photographs."""
     content = base64.b64decode(png)
     buffer = io.BytesIO()
     Image.open(io.BytesIO(content)).save(buffer, "WEBP", quality=85)
-    return data_of("webp", buffer.getvalue()) if len(buffer.getvalue()) < len(content) else data_of("png", content)
+    return data_uri("webp", buffer.getvalue()) if len(buffer.getvalue()) < len(content) else data_uri("png", content)
 
 
 def pixels_tag(image: Array, alt: str) -> str:
-    """An image (c, y, x) as it is."""
+    """An image (c, y, x) as an HTML tag, at its own resolution."""
     buffer = io.BytesIO()
     Image.fromarray(displayable(image)).save(buffer, "WEBP", quality=90)
     return image_tag("webp", buffer.getvalue(), alt)
 
 
 def image_tag(kind: str, content: bytes, alt: str) -> str:
-    return f'<img src="{data_of(kind, content)}" alt="{escape(alt)}">'
+    return f'<img src="{data_uri(kind, content)}" alt="{escape(alt)}">'
 
 
-def data_of(kind: str, content: bytes) -> str:
+def data_uri(kind: str, content: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

@@ -1,4 +1,4 @@
-"""Evidence as HTML that a notebook shows."""
+"""HTML representations of traces and explanations for notebooks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vitreous.explain.trace import Trace
 
 
 def trace_html(trace: Trace) -> str:
-    """Where the blocks of a trace look; its shapes and the reason where nothing can be drawn."""
+    """Draw the attention of a trace; if nothing can be drawn, show its shapes and the reason."""
     try:
         return as_html(trace_figure(trace), alt=str(trace))
     except ValueError as reason:
@@ -17,6 +17,6 @@ def trace_html(trace: Trace) -> str:
 
 
 def explanation_html(explanation: Explanation) -> str:
-    """The maps of every method over the image."""
+    """Draw the attribution maps of every method over the image."""
     heats = {name: one.heat for name, one in explanation.methods.items()}
     return as_html(methods_figure(explanation.image, heats), repr(explanation))

@@ -1,4 +1,4 @@
-"""Images of what a model looks at: a heat map over the image that it belongs to."""
+"""Overlay heat maps on images."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
 
-#: From dark violet over orange to bright yellow: evenly lighter, so that it survives print and color blindness.
+#: Perceptually uniform: readable in grayscale print and with color blindness.
 COLORS = "inferno"
 
 Array = Tensor | NDArray[Any]
 
 
 def overlay(axis: Axes, image: Array, heat: Array, *, norm: Normalize | None = None) -> None:
-    """Heat (v, w) over the grayed image (c, y, x), on a matplotlib axis."""
-    axis.imshow(blended(image, heat, norm=norm))
+    """Draw heat (v, w) over the grayscale image (c, y, x) on a matplotlib axis."""
+    axis.imshow(blend_heat(image, heat, norm=norm))
 
 
-def blended(image: Array, heat: Array, *, norm: Normalize | None = None) -> UInt8[np.ndarray, "y x 3"]:
-    """Heat (v, w) over the grayed image (c, y, x): the stronger the heat, the less of the image shows.
+def blend_heat(image: Array, heat: Array, *, norm: Normalize | None = None) -> UInt8[np.ndarray, "y x 3"]:
+    """Blend heat (v, w) over the grayscale image (c, y, x): the stronger the heat, the more opaque.
 
-    ``norm`` turns heat into 0 … 1; by itself 0 is dark, and bright the largest value or twice an even share.
+    ``norm`` maps heat to 0 … 1. Default: linear from 0 to the maximum, but at least to 2 (twice uniform attention).
     """
     from matplotlib import colormaps
     from matplotlib.colors import Normalize
@@ -46,20 +46,20 @@ def blended(image: Array, heat: Array, *, norm: Normalize | None = None) -> UInt
 
 
 def resized(heat: Array, size: tuple[int, ...]) -> Float[np.ndarray, "y x"]:
-    """Heat (v, w) spread over pixels: cells blend into their neighbors, and what is finer is averaged."""
-    cells = as_numbers(heat)[None, None]
+    """Resize heat (v, w) to pixels: bilinear interpolation, or averaging where it is finer than the image."""
+    cells = to_float32(heat)[None, None]
     if cells.shape[-2] > size[0] or cells.shape[-1] > size[1]:
         return F.adaptive_avg_pool2d(cells, (size[0], size[1]))[0, 0].numpy()
     return F.interpolate(cells, size=(size[0], size[1]), mode="bilinear", align_corners=False)[0, 0].numpy()
 
 
-def as_numbers(values: Array) -> Float[Tensor, ...]:
-    """Whatever precision and device it has, as a float32 tensor that can be drawn."""
+def to_float32(values: Array) -> Float[Tensor, ...]:
+    """Convert an array of any dtype and device to a float32 tensor on the CPU."""
     return torch.as_tensor(values).detach().to("cpu", torch.float32)
 
 
 def displayable(image: Array) -> UInt8[np.ndarray, "y x 3"]:
-    """An image (c, y, x) in bytes, or in numbers from 0 to 1, as matplotlib shows it."""
+    """Convert an image (c, y, x), uint8 or float from 0 to 1, to uint8 RGB (y, x, 3)."""
     pixels = torch.as_tensor(image).detach().cpu()
     if pixels.dtype != torch.uint8:
         pixels = (pixels.float().clamp(0, 1) * 255).round().to(torch.uint8)
@@ -69,15 +69,13 @@ def displayable(image: Array) -> UInt8[np.ndarray, "y x 3"]:
 def attention_sheet(
     images: UInt8[np.ndarray, "b 3 y x"], heat: Float[Tensor, "b v w"], titles: list[str], path: Path
 ) -> None:
-    """Each image beside where its last layer looks."""
+    """Save images side by side with the attention of the last layer."""
     from matplotlib.figure import Figure
 
     columns = min(4, len(images))
     rows = -(-len(images) // columns)
     figure = Figure(figsize=(3.2 * columns, 1.9 * rows), dpi=120, layout="constrained")
-    figure.suptitle(
-        "Left: the scene and the model's answer. Right: where the last layer looks (bright: more).", fontsize=9
-    )
+    figure.suptitle("Left: image and prediction. Right: attention in the last layer (bright: more).", fontsize=9)
     axes = figure.subplots(rows, 2 * columns, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()

@@ -1,4 +1,4 @@
-"""Many images of one size in rows and columns, on one axis: an axis for each would take seconds to lay out."""
+"""Draw many images of one size in rows and columns on one axis; separate axes would take seconds to lay out."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Tile = UInt8[np.ndarray, "y x c"]
-GAP, HEAD = 0.05, 0.2  # inches between tiles, and above a row for its titles
-WORDS: dict[str, Any] = {"color": INK, "fontsize": 8}
+GAP, TITLE_HEIGHT = 0.05, 0.2  # inches
+TEXT_STYLE: dict[str, Any] = {"color": INK, "fontsize": 8}
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """``corners`` are x and y of each tile's upper left pixel on the axis."""
+    """A figure of tiles; ``corners`` are (x, y) of the upper left pixel of each tile on the axis."""
 
     figure: Figure
     axis: Axes
@@ -41,9 +41,9 @@ def draw_sheet(
     rows: Sequence[str] = (),
     cells: bool = False,
 ) -> Sheet:
-    """Tiles row by row, each below its title, rows behind their names; None leaves a gap.
+    """Draw tiles row by row, with titles above and row names to the left; None leaves a gap.
 
-    ``side`` is the longer side of a tile in inches; ``cells`` keeps hard edges between pixels.
+    ``side`` is the longer side of a tile in inches; ``cells`` disables interpolation.
     """
     from matplotlib.figure import Figure
 
@@ -61,17 +61,17 @@ def draw_sheet(
     axis.set_axis_off()
     axis.imshow(canvas, interpolation="nearest" if cells else None)
     for title, (x, y) in zip(titles, corners, strict=False):
-        axis.text(x + width / 2, y - 0.03 * scale, title, ha="center", va="bottom", **WORDS)
+        axis.text(x + width / 2, y - 0.03 * scale, title, ha="center", va="bottom", **TEXT_STYLE)
     for name, (_, y) in zip(rows, corners[::columns], strict=False):
-        axis.text(-0.05 * scale, y + height / 2, name, ha="right", va="center", rotation=90, **WORDS)
+        axis.text(-0.05 * scale, y + height / 2, name, ha="right", va="center", rotation=90, **TEXT_STYLE)
     return Sheet(figure, axis, corners)
 
 
 def corners_of(
     count: int, titles: Sequence[str], size: tuple[int, int], *, columns: int, scale: float
 ) -> tuple[list[tuple[int, int]], int]:
-    """Where tiles begin, and where the last row ends; only rows with a title have room for one."""
-    gap, head = max(1, round(GAP * scale)), round(HEAD * scale)
+    """Compute the corner of each tile and the height of the sheet; rows without titles take no space for them."""
+    gap, head = max(1, round(GAP * scale)), round(TITLE_HEIGHT * scale)
     corners, y = [], 0
     for start in range(0, count, columns):
         y += head if any(titles[start : start + columns]) else 0

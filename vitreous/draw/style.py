@@ -1,4 +1,4 @@
-"""The look that all figures share: colors, an axis without a box, panels side by side."""
+"""The common style of all figures: colors, axes without a box, panels side by side."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Two colors that everybody can tell apart (Okabe and Ito), and ink; a page has its own shade of each (``inline.py``).
+#: Two color-blind safe colors (Okabe and Ito) and the text color; pages replace them (``inline.py``).
 BLUE, ORANGE, INK = "#0072b2", "#d55e00", "#010203"
 
-#: Lines that everybody can tell apart (Okabe and Ito), also by their dashes.
+#: Color-blind safe line styles (Okabe and Ito), also distinguished by dashes.
 LINES = (
     (BLUE, "-"),
     (ORANGE, "-"),
@@ -23,8 +23,8 @@ LINES = (
 )
 
 
-def plain(axis: Axes) -> None:
-    """Draw an axis without a box, with a faint grid, everything in the page's ink."""
+def style_axis(axis: Axes) -> None:
+    """Remove the box of an axis, add a faint grid, and use the text color for everything."""
     axis.set_facecolor("none")
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(INK)
@@ -36,7 +36,7 @@ def plain(axis: Axes) -> None:
 
 
 def side_by_side(count: int, *, width: float = 3.4, height: float = 2.7) -> tuple[Figure, list[Axes]]:
-    """A figure of ``count`` panels in one row, each ``width`` × ``height`` inches."""
+    """Create a figure of ``count`` panels in one row, each ``width`` × ``height`` inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * count, height), dpi=120, layout="constrained")

@@ -1,4 +1,4 @@
-"""An explanation: everything that can be shown about one model's answer for one image.
+"""The evidence for one prediction: attribution maps, attention by layer, logit lens, token norms and weights.
 
 explanation = vt.explain(model, "photo.jpg")
 explanation.answer.best(), explanation.trusted
@@ -17,23 +17,23 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from vitreous.explain.display import display
+from vitreous.explain.evidence import LayerEvidence, TokenNorms
 from vitreous.explain.faithfulness import auc
-from vitreous.explain.layers import LayerSeen, Norms
-from vitreous.explain.maps import Place
-from vitreous.explain.plain_numbers import listed, rounded
+from vitreous.explain.maps import RelativePoint
+from vitreous.explain.plain_numbers import round_significant, to_json_list
+from vitreous.explain.rendering import render
 from vitreous.layers.position import Grid
 from vitreous.spec import Labels
 
-VERSION = 1  # of what to_json gives
+VERSION = 1  # of the format of to_json
 RANDOM_ORDERS = 8
-#: Student's t on one side with seven degrees of freedom, eight random orders, at 5 % divided by 1, 2, … 6 methods.
-STUDENT = (1.895, 2.365, 2.642, 2.841, 2.998, 3.128)
+#: One-sided quantiles of Student's t, 7 degrees of freedom (8 random orders), at 5 % / 1, 2, … 6 methods (Bonferroni).
+STUDENT_T = (1.895, 2.365, 2.642, 2.841, 2.998, 3.128)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Probabilities of all classes, and the number of the class that is explained."""
+    """The predicted probabilities of all classes, and the index of the explained class (``target``)."""
 
     labels: Labels
     probabilities: Float[Tensor, " k"]
@@ -48,28 +48,32 @@ class Answer:
         return float(self.probabilities[self.target])
 
     def best(self, count: int = 5) -> list[tuple[str, float]]:
-        """The likeliest classes, likeliest first."""
-        return [(self.labels[number], float(self.probabilities[number])) for number in self.likeliest(count)]
+        """The ``count`` most probable classes with their probabilities, in falling order."""
+        return [(self.labels[index], float(self.probabilities[index])) for index in self.top_indices(count)]
 
-    def likeliest(self, count: int) -> list[int]:
+    def top_indices(self, count: int) -> list[int]:
         return self.probabilities.topk(min(count, len(self.probabilities))).indices.tolist()
 
     def to_json(self) -> dict[str, Any]:
-        """The class that is explained, the five likeliest, and the probabilities of all classes in their order."""
-        return self.summary() | {"probabilities": listed(self.probabilities)}
+        """Return the explained class, the top five, and the probabilities of all classes in order."""
+        return self.summary() | {"probabilities": to_json_list(self.probabilities)}
 
     def summary(self) -> dict[str, Any]:
-        """The class that is explained and the five likeliest, as plain numbers."""
+        """Return the explained class and the top five."""
         target, *best = (
-            {"class": number, "name": self.labels[number], "probability": rounded(float(self.probabilities[number]))}
-            for number in (self.target, *self.likeliest(5))
+            {
+                "class": index,
+                "name": self.labels[index],
+                "probability": round_significant(float(self.probabilities[index])),
+            }
+            for index in (self.target, *self.top_indices(5))
         )
         return {"target": target, "best": best}
 
 
 @dataclass(frozen=True)
-class Explained:
-    """A method's map on the cells by which it is judged, and the target's probability while they go or come."""
+class MethodResult:
+    """One method's attribution map, on the cells of its evaluation, and its deletion and insertion curves."""
 
     heat: Float[Tensor, "y x"]
     deletion: Float[Tensor, " steps"]
@@ -77,69 +81,81 @@ class Explained:
 
     @property
     def areas(self) -> tuple[float, float]:
-        """Under deletion, which should be small, and under insertion, which should be large."""
+        """Areas under the deletion curve (lower is better) and the insertion curve (higher is better)."""
         return float(auc(self.deletion[None])), float(auc(self.insertion[None]))
 
     @property
     def faithfulness(self) -> float:
-        """How far the area under insertion is the larger."""
-        falling, rising = self.areas
-        return rising - falling
+        """Area under the insertion curve minus area under the deletion curve."""
+        deletion, insertion = self.areas
+        return insertion - deletion
 
     def to_json(self) -> dict[str, Any]:
-        falling, rising = self.areas
+        deletion, insertion = self.areas
         return {
-            "map": listed(self.heat),
-            "deletion": listed(self.deletion),
-            "insertion": listed(self.insertion),
-            "deletion_area": rounded(falling),
-            "insertion_area": rounded(rising),
-            "faithfulness": rounded(self.faithfulness),
+            "map": to_json_list(self.heat),
+            "deletion": to_json_list(self.deletion),
+            "insertion": to_json_list(self.insertion),
+            "deletion_area": round_significant(deletion),
+            "insertion_area": round_significant(insertion),
+            "faithfulness": round_significant(self.faithfulness),
         }
 
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Evidence about one answer. What a model does not have is empty, and ``reasons`` say why."""
+    """The evidence for one prediction, as returned by :func:`vitreous.explain`; prints itself in notebooks.
+
+    Evidence that does not apply to a model is empty or None, and ``reasons`` explains why.
+
+    Example::
+
+        explanation = vt.explain(model, "photo.jpg")
+        explanation.answer.best()  # [("tabby", 0.93), …]
+        explanation.trusted  # the most faithful method, if it beats random maps
+        explanation.save("explain.html")
+    """
 
     model: str
-    title: str  # of the image: its file's name
-    image: UInt8[Tensor, "c y x"]  # as the model sees it: resized and cropped
+    title: str  # file name of the image
+    image: UInt8[Tensor, "c y x"]  # resized and cropped to the model's input
     answer: Answer
-    methods: dict[str, Explained]
-    chance: tuple[Explained, ...]  # what random orders give
-    place: Place  # the most important cell: whose view is shown
-    layers: dict[str, LayerSeen] = field(default_factory=dict)
-    rollout: dict[str, Float[Tensor, "y x"]] = field(default_factory=dict)  # by depth, in even shares
-    norms: Norms | None = None
+    methods: dict[str, MethodResult]
+    chance: tuple[MethodResult, ...]  # random maps
+    place: RelativePoint  # center of the most important cell, whose attention is in layers[…].view
+    layers: dict[str, LayerEvidence] = field(default_factory=dict)
+    rollout: dict[str, Float[Tensor, "y x"]] = field(default_factory=dict)  # up to each block, relative to uniform
+    norms: TokenNorms | None = None
     lens: dict[str, Float[Tensor, " k"]] = field(default_factory=dict)  # probabilities by block
     positions: tuple[Float[Tensor, "n d"], Grid] | None = None
     filters: Float[Tensor, "d c p q"] | None = None
-    reasons: dict[str, str] = field(default_factory=dict)  # what is missing, or the block that is → why
+    reasons: dict[str, str] = field(default_factory=dict)  # missing evidence or block → reason
 
     @property
     def chance_limit(self) -> float:
-        """What the best of as many random orders as there are methods stays below in 95 of 100 cases.
+        """95 % limit of the best faithfulness among as many random maps as there are methods.
 
-        Student's limit for one more order, reckoned from those that were tried, at 5 % divided by the methods.
+        The one-sided prediction limit of Student's t for a further random map, with Bonferroni correction.
         """
         scores = torch.tensor([order.faithfulness for order in self.chance])
-        student = STUDENT[min(len(self.methods), len(STUDENT)) - 1]
+        student = STUDENT_T[min(len(self.methods), len(STUDENT_T)) - 1]
         return float(scores.mean() + student * scores.std() * math.sqrt(1 + 1 / len(scores)))
 
     @property
     def trusted(self) -> str | None:
-        """The most faithful method, if it beats chance."""
+        """The most faithful method, or None if it does not beat random maps."""
         best = max(self.methods, key=lambda name: self.methods[name].faithfulness, default=None)
         return best if best is not None and self.beats_chance(best) else None
 
     def beats_chance(self, method: str) -> bool:
+        """Whether the faithfulness of a method exceeds ``chance_limit``."""
         return self.methods[method].faithfulness > self.chance_limit
 
     def to_json(self) -> dict[str, Any]:
-        """The evidence as plain numbers with four significant digits, under the names of the fields.
+        """Return the evidence as JSON-serializable data, numbers rounded to four significant digits.
 
-        Pixels and what is the same for every image (positions, filters) are left out.
+        Keys are the names of the fields. Pixels, and evidence that is the same for every image (position embeddings,
+        filters), are left out.
         """
         return {
             "version": VERSION,
@@ -152,26 +168,32 @@ class Explanation:
                 name: one.to_json() | {"beats_chance": self.beats_chance(name)} for name, one in self.methods.items()
             },
             "chance": {
-                "faithfulness": [rounded(order.faithfulness) for order in self.chance],
-                "limit": rounded(self.chance_limit),
+                "faithfulness": [round_significant(order.faithfulness) for order in self.chance],
+                "limit": round_significant(self.chance_limit),
             },
             "trusted": self.trusted,
-            "place": [rounded(part) for part in self.place],
+            "place": [round_significant(part) for part in self.place],
             "layers": {block: layer.to_json() for block, layer in self.layers.items()},
-            "rollout": {block: listed(heat) for block, heat in self.rollout.items()},
+            "rollout": {block: to_json_list(heat) for block, heat in self.rollout.items()},
             "norms": {} if self.norms is None else self.norms.to_json(),
             "lens": {block: replace(self.answer, probabilities=row).summary() for block, row in self.lens.items()},
             "reasons": dict(self.reasons),
         }
 
     def save(self, path: str | os.PathLike[str], *, beside: Explanation | None = None) -> None:
-        """Write one page that needs nothing but itself; ``beside`` is another model's explanation of the same image."""
-        display("page", Path(path), [self] if beside is None else [self, beside])
+        """Write a self-contained HTML page.
+
+        Args:
+            path: The file to write.
+            beside: Another model's explanation of the same image, shown side by side.
+        """
+        render("page", Path(path), [self] if beside is None else [self, beside])
 
     def _repr_html_(self) -> str:
-        """In a notebook the maps show themselves."""
-        return str(display("explanation", self))
+        """HTML for notebooks: the attribution maps as a figure."""
+        return str(render("explanation", self))
 
     def __repr__(self) -> str:
         name, share = self.answer.best(1)[0]
-        return f"Explanation of {self.model} with {self.title}: {name} {share:.1%}, trust {self.trusted or 'no map'}"
+        trusted = self.trusted or "none"
+        return f"Explanation of {self.model} for {self.title}: {name} {share:.1%}, most faithful method: {trusted}"

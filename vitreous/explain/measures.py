@@ -1,8 +1,8 @@
-"""Numbers that say how attention spreads, how far it reaches, and how layers, heads and tokens compare.
+"""Measures of attention (entropy, distance, rank), similarity of heads and layers, and outlier tokens.
 
-Every measure is a function of tensors. A *whole* matrix is one block's attention (b, h, n, n) over all tokens of the
-image: prefix tokens first, then the cells of the grid in raster order. Queries are rows, keys are columns. A row sums
-to 1, or to 0 for a token that does not ask in this block.
+Every measure is a function of tensors. A *token matrix* is the attention of one block (b, h, n, n) over all tokens of
+the image: prefix tokens first, then the cells of the grid in raster order; queries are rows, keys are columns. A row
+sums to 1, or to 0 for a token without a query in this block.
 """
 
 from __future__ import annotations
@@ -20,110 +20,110 @@ from vitreous.layers.position import Grid, coordinates
 
 
 def entropy(weights: Float[Tensor, "*b q k"]) -> Float[Tensor, "*b q"]:
-    """H(q) = −Σₖ w(q, k) ln w(q, k), in nats: 0 for a query that looks at one key, ln(keys) for one that looks at all.
+    """Entropy H(q) = −Σₖ w(q, k) ln w(q, k) in nats, from 0 (a single key) to ln(keys) (uniform).
 
-    exp(H) is the number of keys that a query looks at, as if evenly. 0 ln 0 counts as 0.
+    exp(H) is the effective number of keys that a query attends to. 0 ln 0 counts as 0.
     """
     return torch.special.entr(weights).sum(dim=-1)
 
 
 def mean_distance(
-    whole: Float[Tensor, "b h n n"], grid: Grid, num_prefix: int, *, stride: tuple[float, float]
+    matrix: Float[Tensor, "b h n n"], grid: Grid, num_prefix: int, *, stride: tuple[float, float]
 ) -> Float[Tensor, "b h"]:
-    """D = mean over cells q of Σₖ w(q, k) ‖p(q) − p(k)‖ / Σₖ w(q, k), over cells k, in pixels.
+    """Mean attention distance D = mean over cells q of Σₖ w(q, k) ‖p(q) − p(k)‖ / Σₖ w(q, k), in pixels.
 
-    A cell's place p is its row and column times ``stride``, the pixels (y, x) from one cell to the next. Prefix tokens
-    have no place: neither their looks nor the looks at them count. A cell that looks at no cell is left out; where none
-    looks at any, the distance is NaN.
+    The position p of a cell is its row and column times ``stride``, the pixels (y, x) per cell. Prefix tokens have no
+    position and are excluded as queries and as keys. Cells that attend to no cell are left out; if there is no other,
+    the distance is NaN.
     """
-    check_tokens(whole.shape[-1], grid, num_prefix)
-    y, x = (axis * float(step) for axis, step in zip(coordinates(grid, whole.device), stride, strict=True))
-    distance = torch.hypot(y[:, None] - y, x[:, None] - x).to(whole.dtype)
-    among_cells = whole[:, :, num_prefix:, num_prefix:]
+    check_tokens(matrix.shape[-1], grid, num_prefix)
+    y, x = (axis * float(step) for axis, step in zip(coordinates(grid, matrix.device), stride, strict=True))
+    distance = torch.hypot(y[:, None] - y, x[:, None] - x).to(matrix.dtype)
+    among_cells = matrix[:, :, num_prefix:, num_prefix:]
     reach = torch.einsum("bhqk, qk -> bhq", among_cells, distance) / among_cells.sum(dim=-1)
     return reach.nanmean(dim=-1)
 
 
-def mean_map(whole: Float[Tensor, "b h n n"], grid: Grid, num_prefix: int) -> Float[Tensor, "b y x"]:
-    """M(k) = n · mean of w(q, k) over all heads and the queries that ask: how much each cell is looked at.
+def mean_map(matrix: Float[Tensor, "b h n n"], grid: Grid, num_prefix: int) -> Float[Tensor, "b y x"]:
+    """Attention received by each cell: M(k) = n · mean of w(q, k) over all heads and queries.
 
-    1 is an even share among all n tokens, so that a map below 1 everywhere says that prefix tokens are looked at more.
+    1 is uniform over all n tokens: a map that is below 1 everywhere means that prefix tokens receive more than cells.
     """
-    received = whole.sum(dim=(1, 2))
-    return on_grid(whole.shape[-1] * received / received.sum(dim=-1, keepdim=True), grid, num_prefix)
+    received = matrix.sum(dim=(1, 2))
+    return on_grid(matrix.shape[-1] * received / received.sum(dim=-1, keepdim=True), grid, num_prefix)
 
 
 def spectrum(matrix: Float[Tensor, "*b q k"]) -> Float[Tensor, "*b r"]:
-    """σ₁ ≥ σ₂ ≥ …, the singular values of each matrix U diag(σ) Vᵀ."""
+    """Singular values σ₁ ≥ σ₂ ≥ … of each matrix."""
     return torch.linalg.svdvals(matrix)
 
 
 def rank(matrix: Float[Tensor, "*b q k"], tolerance: float | None = None) -> Int[Tensor, "*b"]:
-    """How many singular values are larger than ``tolerance`` · σ₁.
+    """Numerical rank: the number of singular values above ``tolerance`` · σ₁.
 
-    Without a tolerance those count that rounding cannot explain: max(q, k) · ε, with ε the precision of the numbers.
+    The default tolerance is max(q, k) · ε, with ε the machine epsilon of the dtype.
     """
     if tolerance is None:
         tolerance = max(matrix.shape[-2:]) * torch.finfo(matrix.dtype).eps
     if not 0 <= tolerance < 1:
-        raise ValueError(f"tolerance is a share of the largest singular value, from 0 to below 1; got {tolerance}")
+        raise ValueError(f"tolerance is relative to the largest singular value and must lie in [0, 1), got {tolerance}")
     values = spectrum(matrix)
     return (values > tolerance * values[..., :1]).sum(dim=-1)
 
 
 def effective_rank(matrix: Float[Tensor, "*b q k"]) -> Float[Tensor, "*b"]:
-    """exp(−Σᵢ pᵢ ln pᵢ) with pᵢ = σᵢ / Σⱼ σⱼ: how many directions a matrix uses, as if evenly; 0 for zeros.
+    """Effective rank exp(−Σᵢ pᵢ ln pᵢ) with pᵢ = σᵢ / Σⱼ σⱼ; 0 for a zero matrix.
 
     "The effective rank: a measure of effective dimensionality", Roy and Vetterli 2007.
     """
     values = spectrum(matrix)
     total = values.sum(dim=-1, keepdim=True)
-    directions = entropy(values / total.clamp_min(torch.finfo(values.dtype).tiny)).exp()
-    return torch.where(total.squeeze(-1) > 0, directions, 0.0)
+    exp_entropy = entropy(values / total.clamp_min(torch.finfo(values.dtype).tiny)).exp()
+    return torch.where(total.squeeze(-1) > 0, exp_entropy, 0.0)
 
 
-def head_similarity(wholes: Sequence[Float[Tensor, "b h n n"]]) -> Float[Tensor, "b m m"]:
-    """S(i, j) = ⟨Aᵢ, Aⱼ⟩ / (‖Aᵢ‖ ‖Aⱼ‖) for every two heads: those of the first layer first, then the next layer's.
+def head_similarity(matrices: Sequence[Float[Tensor, "b h n n"]]) -> Float[Tensor, "b m m"]:
+    """Cosine similarity S(i, j) = ⟨Aᵢ, Aⱼ⟩ / (‖Aᵢ‖ ‖Aⱼ‖) of all heads, ordered by layer.
 
-    Weights are never negative, so that even heads with nothing in common lie above 0.
+    Weights are never negative, so even unrelated heads lie above 0.
     """
-    check_one_set((whole.shape[-1] for whole in wholes), "similarity")
-    return cosines(torch.cat([rearrange(whole, "b h q k -> b h (q k)") for whole in wholes], dim=1))
+    check_same_tokens((matrix.shape[-1] for matrix in matrices), "similarity")
+    return cosines(torch.cat([rearrange(matrix, "b h q k -> b h (q k)") for matrix in matrices], dim=1))
 
 
-def layer_similarity(wholes: Sequence[Float[Tensor, "b h n n"]]) -> Float[Tensor, "b m m"]:
-    """S(i, j) = ⟨Āᵢ, Āⱼ⟩ / (‖Āᵢ‖ ‖Āⱼ‖) for every two layers, with Ā the mean over a layer's heads."""
-    return head_similarity([whole.mean(dim=1, keepdim=True) for whole in wholes])
+def layer_similarity(matrices: Sequence[Float[Tensor, "b h n n"]]) -> Float[Tensor, "b m m"]:
+    """Cosine similarity S(i, j) = ⟨Āᵢ, Āⱼ⟩ / (‖Āᵢ‖ ‖Āⱼ‖) of all layers, with Ā the mean over a layer's heads."""
+    return head_similarity([matrix.mean(dim=1, keepdim=True) for matrix in matrices])
 
 
 def stream_similarity(streams: Sequence[Float[Tensor, "b ..."]]) -> Float[Tensor, "b m m"]:
-    """S(i, j) = ‖XⱼᵀXᵢ‖² / (‖XᵢᵀXᵢ‖ ‖XⱼᵀXⱼ‖): linear CKA of every two layers' tokens, centered over the image.
+    """Linear CKA S(i, j) = ‖XⱼᵀXᵢ‖² / (‖XᵢᵀXᵢ‖ ‖XⱼᵀXⱼ‖) of all layers, tokens centered within each image.
 
-    It is the cosine of the Gram matrices X Xᵀ, so that widths may differ and rotating or scaling a layer changes
-    nothing. Streams are tokens (b, n, d) or maps (b, c, y, x). "Similarity of Neural Network Representations
+    Computed as the cosine of the Gram matrices X Xᵀ: widths may differ, and rotating or scaling a layer has no effect.
+    Streams are tokens (b, n, d) or maps (b, c, y, x). "Similarity of Neural Network Representations
     Revisited", Kornblith et al. 2019 (arXiv 1905.00414).
     """
     tokens = [as_tokens(stream) if stream.ndim == 4 else stream for stream in streams]
-    check_one_set((stream.shape[1] for stream in tokens), "similarity")
+    check_same_tokens((stream.shape[1] for stream in tokens), "similarity")
     centered = [stream - stream.mean(dim=1, keepdim=True) for stream in tokens]
     grams = [rearrange(stream @ stream.transpose(-2, -1), "b q k -> b (q k)") for stream in centered]
     return cosines(torch.stack(grams, dim=1))
 
 
 def outliers(norms: Float[Tensor, "b n"], *, factor: float = 3.0) -> Bool[Tensor, "b n"]:
-    """‖x(i)‖ > factor · median over the image's tokens of ‖x‖: tokens that no longer stand for their cell.
+    """Mark outlier tokens: ‖x(i)‖ > ``factor`` · median norm of the image's tokens.
 
-    Large models keep notes about the whole image in a few tokens of dull background, whose norms are several times
-    those of the rest ("Vision Transformers Need Registers", Darcet et al. 2023, arXiv 2309.16588). The paper cuts at a
-    norm read off each model's histogram. A multiple of the median needs no histogram: the few do not move the median,
-    and the scale of all norms cancels. The spread of the norms would be a worse yardstick: where all are nearly equal,
-    plain scatter would count as an outlier.
+    Large models store global information in a few uninformative background tokens, whose norms are several times
+    those of the rest ("Vision Transformers Need Registers", Darcet et al. 2023, arXiv 2309.16588). The paper reads a
+    threshold off each model's histogram. A multiple of the median needs no histogram: a few outliers do not move the
+    median, and the scale cancels. A multiple of the standard deviation would mark ordinary noise where all norms are
+    nearly equal.
     """
     return norms > factor * norms.quantile(0.5, dim=-1, keepdim=True)
 
 
 def on_grid(tokens: Float[Tensor, "*b n"], grid: Grid, num_prefix: int) -> Float[Tensor, "*b y x"]:
-    """One number per token → those of the cells, laid out as they lie in the image."""
+    """Drop the prefix tokens and reshape the values of the cells to the grid."""
     check_tokens(tokens.shape[-1], grid, num_prefix)
     return tokens[..., num_prefix:].unflatten(-1, grid)
 
@@ -132,23 +132,24 @@ def check_tokens(num_tokens: int, grid: Grid, num_prefix: int) -> None:
     expected = num_prefix + grid[0] * grid[1]
     if num_tokens != expected:
         raise ValueError(
-            f"a grid of {grid[0]}×{grid[1]} cells and {num_prefix} prefix tokens are {expected} tokens, "
-            f"got {num_tokens}; give the grid and num_prefix of this very layer"
+            f"a grid of {grid[0]}×{grid[1]} cells and {num_prefix} prefix tokens make {expected} tokens, "
+            f"got {num_tokens}; pass the grid and num_prefix of this layer"
         )
 
 
-def check_one_set(num_tokens: Iterable[int], purpose: str) -> None:
-    """All layers, of which each has so many tokens, must speak of the same ones."""
+def check_same_tokens(num_tokens: Iterable[int], purpose: str) -> None:
+    """Raise a ValueError unless there is at least one layer and all have the same number of tokens."""
     counts = sorted(set(num_tokens))
     if not counts:
-        raise ValueError(f"{purpose} needs at least one layer, got none; record some that attend over tokens")
+        raise ValueError(f"{purpose} needs at least one layer, got none; record layers with attention between tokens")
     if len(counts) > 1:
         raise ValueError(
-            f"{purpose} needs one set of tokens in all layers, got {' and '.join(map(str, counts))} tokens; "
-            f"choose the layers of one stage"
+            f"{purpose} needs the same tokens in all layers, got {' and '.join(map(str, counts))} tokens; "
+            f"select the layers of one stage"
         )
 
 
 def cosines(vectors: Float[Tensor, "b m f"]) -> Float[Tensor, "b m m"]:
+    """Cosine similarity of all pairs of vectors."""
     unit = F.normalize(vectors, dim=-1)
     return unit @ unit.transpose(-2, -1)

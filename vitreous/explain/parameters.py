@@ -1,4 +1,4 @@
-"""What the weights of a model show by themselves, whatever the image: its positions and its first filters."""
+"""Evidence that depends on the weights alone: position embeddings and the filters of the first convolution."""
 
 from __future__ import annotations
 
@@ -11,19 +11,27 @@ from vitreous.models.base import Model
 
 
 def positions_of(model: Model) -> tuple[Float[Tensor, "n d"], Grid]:
-    """The position embeddings of a model's cells, learned or fixed, at its native size; else the reason."""
+    """Return the position embedding of every cell, learned or fixed, and the grid, at the model's image size.
+
+    Raises:
+        ValueError: If the model adds no position embedding to its tokens.
+    """
     for module in model.modules():
         if isinstance(module, Learned | LearnedAxes | SinCos):
             grid = grid_of(model.config.image_size, model.strides[0]) if isinstance(module, SinCos) else module.grid
             return module(grid)[0, module.num_prefix :].detach(), grid
-    raise ValueError("this model adds no table of positions: its attention, or its convolutions, know where things are")
+    raise ValueError("this model adds no position embedding: positions enter through its attention or convolutions")
 
 
 def first_filters(model: Model) -> Float[Tensor, "d c p q"]:
-    """The weights of the convolution that sees the pixels; else the reason."""
+    """Return the weights of the convolution that is applied to the pixels.
+
+    Raises:
+        ValueError: If the first convolution is not applied to the pixels.
+    """
     first = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
     if first is None or first.in_channels != model.config.num_channels:
         raise ValueError(
-            "the first convolution of this model does not see pixels, but what a fixed filter made of them"
+            "the first convolution of this model is not applied to pixels, but to the output of a fixed filter"
         )
     return first.weight.detach()

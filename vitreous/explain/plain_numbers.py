@@ -1,4 +1,4 @@
-"""Tensors as plain numbers that JSON can hold."""
+"""Convert tensors to nested lists for JSON."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 from torch import Tensor
 
-DIGITS = 4  # that are significant: finer than any figure shows, and a third of the bytes
+SIGNIFICANT_DIGITS = 4  # finer than any figure shows, at a third of the bytes
 
 
-def rounded(value: float) -> float | None:
-    """A number with four significant digits; None for NaN and infinity, which JSON does not know."""
-    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+def round_significant(value: float) -> float | None:
+    """Round to four significant digits; None for NaN and infinity, which JSON lacks."""
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}") if math.isfinite(value) else None
 
 
-def listed(values: Tensor) -> Any:
-    """A tensor as nested lists, its numbers with four significant digits."""
-    return nested(values.detach().cpu().tolist())
+def to_json_list(values: Tensor) -> Any:
+    """Convert a tensor to nested lists of numbers with four significant digits."""
+    return round_nested(values.detach().cpu().tolist())
 
 
-def nested(values: Any) -> Any:
-    return [nested(value) for value in values] if isinstance(values, list) else rounded(values)
+def round_nested(values: Any) -> Any:
+    return [round_nested(value) for value in values] if isinstance(values, list) else round_significant(values)

@@ -1,10 +1,10 @@
-"""What stands in for a seam while it is recorded, and what is kept of one forward pass.
+"""The module that replaces an attention op while it is recorded, and the tensors it stores.
 
-output = mix(weights(q, k), v)              the same as the fast path, through weights that can be looked at
+output = mix(weights(q, k), v)              equals the fused path, through explicit weights
 
-A recording belongs to the context that opened it: a thread, or an asynchronous task. Hooks and stand-ins hang on the
-modules of the model, for all threads alike, and hold nothing: they ask the context they run in for its recordings. A
-forward pass in another context finds none there and takes the fast path.
+A recording belongs to the context that opened it: a thread or an asyncio task. Hooks and recorders are installed on the
+modules, shared by all threads, and hold no state: they look up the recordings of the current context (a
+``ContextVar``). A forward pass in another context finds none and takes the fast path.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.explain.rollout import raising
-from vitreous.layers.attention import Seam
+from vitreous.explain.rollout import gradient_weighted
+from vitreous.layers.attention import AttentionOp
 from vitreous.layers.layout import AnyLayout, Grouped, Points
 from vitreous.layers.position import Grid
 
@@ -30,47 +30,47 @@ if TYPE_CHECKING:
 
 Reduce = Callable[[Tensor], Tensor]
 What = Literal["weights", "logits", "q", "k", "v", "output", "stream", "norms"]
-#: What belongs to an attention; the others belong to a block.
-OF_ATTENTION: tuple[What, ...] = ("weights", "logits", "q", "k", "v", "output")
+#: Recorded per attention; the others are recorded per block.
+ATTENTION_TENSORS: tuple[What, ...] = ("weights", "logits", "q", "k", "v", "output")
 
 
 class NoAttention(ValueError):
-    """There is nothing to record, or nothing that says who looks where."""
+    """The model has no attention, or none between the tokens of an image."""
 
 
 @dataclass
-class Gradient:
-    """That of the last backward pass; ``Tensor.grad`` would add up those of several classes."""
+class LastGradient:
+    """Store the gradient of the last backward pass; ``Tensor.grad`` would accumulate over several classes."""
 
-    last: Tensor | None = None
+    value: Tensor | None = None
 
-    def keep(self, gradient: Tensor) -> None:
-        self.last = gradient
+    def store(self, gradient: Tensor) -> None:
+        self.value = gradient
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One attention of the last forward pass; ``layout`` says what queries and keys stand for.
+    """The recorded tensors of one attention; ``layout`` assigns queries and keys to tokens of the image.
 
-    ``attention.weights`` and ``.logits`` are (b, h, queries, keys), and (b, h, groups, queries, keys) where cells look
-    in groups. ``.q``, ``.k``, ``.v`` and ``.output`` are what it works with: mostly (b, h, tokens, width); log features
-    for a Performer; logits, places and values for points.
+    ``attention.weights`` and ``.logits`` are (b, h, queries, keys), or (b, h, groups, queries, keys) for windowed and
+    other grouped attention. ``.q``, ``.k``, ``.v`` and ``.output`` are usually (b, h, tokens, width); for a Performer
+    they are log features, for deformable points the logits, sampling locations and values.
     """
 
     layout: AnyLayout | None
-    kept: Mapping[str, Tensor]
-    followed: Gradient | None = field(default=None, repr=False)
+    tensors: Mapping[str, Tensor]
+    last_gradient: LastGradient | None = field(default=None, repr=False)
 
     def __getattr__(self, name: str) -> Tensor:
-        if name not in OF_ATTENTION:
-            raise AttributeError(f"an attention has no {name!r}")
-        if name not in self.kept:
-            raise AttributeError(f"{name} was not recorded; ask for it: vt.record(model, what=[..., {name!r}])")
-        return self.kept[name]
+        if name not in ATTENTION_TENSORS:
+            raise AttributeError(f"Attention has no attribute {name!r}")
+        if name not in self.tensors:
+            raise AttributeError(f"{name} was not recorded; use vt.record(model, what=[..., {name!r}])")
+        return self.tensors[name]
 
     @property
     def grid(self) -> Grid | None:
-        """The cells of the image that this attention works on."""
+        """The grid of image cells that this attention operates on."""
         return self.layout.grid if self.layout is not None else None
 
     @property
@@ -87,35 +87,37 @@ class Attention:
 
     @property
     def gradient(self) -> Float[Tensor, ...]:
-        """d(what was differentiated last) / d(weights), in the shape of the weights."""
-        if self.followed is None:
+        """Gradient of the last differentiated score with respect to the weights, in the shape of the weights."""
+        if self.last_gradient is None:
             raise ValueError("gradients were not recorded; use vt.record(model, gradients=True)")
-        if self.followed.last is None:
-            raise ValueError("no gradient has come yet: call backward() on a score of the model's output first")
-        last = self.followed.last
-        return last if self.layout is None else self.layout.unfold(last)
+        gradient = self.last_gradient.value
+        if gradient is None:
+            raise ValueError(
+                "no gradient has been computed yet: call backward() on a score of the model's output first"
+            )
+        return gradient if self.layout is None else self.layout.unfold(gradient)
 
-    def whole(self) -> Float[Tensor, "b h n n"]:
-        """How much every token of the image takes from every other: prefix tokens first, then cells in raster order.
+    def token_matrix(self) -> Float[Tensor, "b h n n"]:
+        """The weights as a matrix over all tokens of the image: prefix tokens first, then cells in raster order.
 
-        Windows are scattered to their places, a reduced or merged key is shared evenly by its cells, a point by the
-        four cells around it. Tokens that do not ask here have a row of zeros. It exists only where the tokens of one
-        image look at each other; :meth:`onto_keys` is there for cross-attention too.
+        Windows are scattered to their cells, the weight of a reduced or merged key is divided evenly among its cells,
+        that of a sampling point among the four cells around it. Tokens without a query have a row of zeros. Defined
+        only for self-attention within an image; for cross-attention see :meth:`onto_keys`.
         """
-        return self.known_layout().whole(self.weights)
+        return self.checked_layout().to_token_matrix(self.weights)
 
-    def raised(self) -> Float[Tensor, "b h n n"]:
-        """(∇A ⊙ A)⁺ laid out in the same way: how far what was taken raised the score."""
-        return self.known_layout().whole(raising(self.weights, self.gradient))
+    def gradient_weighted(self) -> Float[Tensor, "b h n n"]:
+        """(∇A ⊙ A)⁺ as a token matrix: by how much each weight raised the score."""
+        return self.checked_layout().to_token_matrix(gradient_weighted(self.weights, self.gradient))
 
     def onto_keys(self) -> Float[Tensor, "b h q *v y x"]:
-        """How much each query takes from each cell of the keys' grid; (b, h, q, v, y, x) for keys of several views."""
-        return self.known_layout().onto_keys(self.weights)
+        """One map per query on the grid of the keys; (b, h, q, v, y, x) for keys of several views."""
+        return self.checked_layout().onto_keys(self.weights)
 
-    def known_layout(self) -> AnyLayout:
-        """The layout, if there is one and the weights still have the axes it speaks of."""
+    def checked_layout(self) -> AnyLayout:
+        """The layout, after checking that it exists and that ``reduce`` left the axes that it needs."""
         if self.layout is None:
-            raise ValueError("this attention does not say what its queries and keys stand for")
+            raise ValueError("this attention has no layout of its queries and keys; pass layout= to its AttentionOp")
         if self.weights.ndim != (5 if isinstance(self.layout, Grouped) else 4):
             shape = tuple(self.weights.shape)
             raise ValueError(f"weights reduced to shape {shape} have lost their queries, keys or heads")
@@ -124,51 +126,52 @@ class Attention:
 
 @dataclass(eq=False)
 class Recording:
-    """What one ``with record(…)`` looks at, by the modules themselves, and where it keeps what it saw."""
+    """The modules that one ``with record(…)`` records, and the trace that it fills."""
 
     trace: Trace
     what: Collection[What]
     reduce: Reduce | None
     gradients: bool
-    seams: dict[nn.Module, str]
+    ops: dict[nn.Module, str]
     blocks: dict[nn.Module, str]
-    parts: set[nn.Module]  # of which the first to be given images is the one that keeps being asked for them
+    input_modules: set[nn.Module]  # candidates for the one that receives the images; reduced to it by the first pass
 
-    def attend(self, seam: Seam, *qkv: Tensor, layout: AnyLayout | None, **options: Any) -> Tensor:
-        """Compute what the seam computes, and keep what is wanted of it."""
-        name, (q, k, v) = self.seams[seam], qkv
-        kept: dict[str, Tensor] = {part: x for part, x in (("q", q), ("k", k), ("v", v)) if part in self.what}
-        followed = None
+    def attend(self, op: AttentionOp, *qkv: Tensor, layout: AnyLayout | None, **options: Any) -> Tensor:
+        """Compute the output of an attention op, and store the requested tensors."""
+        name, (q, k, v) = self.ops[op], qkv
+        tensors: dict[str, Tensor] = {part: x for part, x in (("q", q), ("k", k), ("v", v)) if part in self.what}
+        last_gradient = None
         if "logits" in self.what:
-            kept["logits"] = seam.logits(q, k, **options)
+            tensors["logits"] = op.logits(q, k, **options)
         if "weights" in self.what:
-            weights = seam.weights(q, k, **options)
-            kept["weights"] = weights
-            followed = follow(weights) if self.gradients else None
-            out = seam.mix(F.dropout(weights, seam.drop_rate, seam.training), k, v, **options)
+            weights = op.weights(q, k, **options)
+            tensors["weights"] = weights
+            last_gradient = attach_gradient_hook(weights) if self.gradients else None
+            out = op.mix(F.dropout(weights, op.drop_rate, op.training), k, v, **options)
         else:
-            out = seam(q, k, v, layout=layout, **options)
+            out = op(q, k, v, layout=layout, **options)
         if "output" in self.what:
-            kept["output"] = out
+            tensors["output"] = out
         if isinstance(layout, Points):
-            layout = layout._replace(points=layout.points.detach())  # which would keep the whole graph alive
-        shown = {part: self.shown(part, x, layout) for part, x in kept.items()}
-        self.trace.keep(name, Attention(layout, shown, followed))
+            layout = layout._replace(points=layout.points.detach())  # else the autograd graph stays alive
+        stored = {part: self.unfolded(part, x, layout) for part, x in tensors.items()}
+        self.trace.add(name, Attention(layout, stored, last_gradient))
         return out
 
-    def shown(self, name: str, x: Tensor, layout: AnyLayout | None) -> Tensor:
+    def unfolded(self, name: str, x: Tensor, layout: AnyLayout | None) -> Tensor:
+        """Detach a tensor, unfold its groups, and reduce the weights."""
         x = x.detach()
         if layout is not None and (name in ("weights", "logits") or isinstance(layout, Grouped)):
             x = layout.unfold(x)
         return compact(self.reduce(x) if self.reduce is not None and name == "weights" else x)
 
-    def see_input(self, part: nn.Module, given: tuple[Any, ...]) -> None:
-        """Keep the images that the first part of the model is given, whether the model is called or a method of it."""
-        if part in self.parts and given and isinstance(given[0], Tensor) and given[0].ndim == 4:
-            self.trace.images = given[0].detach()
-            self.parts.intersection_update({part})  # the others come later in every pass
+    def record_input(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Store the images that the first module receives, through ``model()`` or a method such as ``features()``."""
+        if module in self.input_modules and args and isinstance(args[0], Tensor) and args[0].ndim == 4:
+            self.trace.images = args[0].detach()
+            self.input_modules.intersection_update({module})  # the others run later in every pass
 
-    def see_output(self, block: nn.Module, out: Tensor) -> None:
+    def record_output(self, block: nn.Module, out: Tensor) -> None:
         if block not in self.blocks:
             return
         name = self.blocks[block]
@@ -179,67 +182,68 @@ class Recording:
             self.trace.norms[name] = out.detach().norm(dim=channels).flatten(1)
 
     def open(self) -> None:
-        OPEN.set((*OPEN.get(), self))
+        ACTIVE.set((*ACTIVE.get(), self))
 
     def close(self) -> None:
-        """Look at nothing any more, in a copy of the context either: a task that goes on after the with block."""
-        OPEN.set(tuple(recording for recording in OPEN.get() if recording is not self))
-        for watched in (self.seams, self.blocks, self.parts):
-            watched.clear()
+        """Stop recording, also in copies of the context: a task may outlive the with block."""
+        ACTIVE.set(tuple(recording for recording in ACTIVE.get() if recording is not self))
+        for modules in (self.ops, self.blocks, self.input_modules):
+            modules.clear()
 
 
-#: The recordings of this thread or task.
-OPEN: ContextVar[tuple[Recording, ...]] = ContextVar("open recordings", default=())
+#: The recordings of the current thread or task.
+ACTIVE: ContextVar[tuple[Recording, ...]] = ContextVar("open recordings", default=())
 
 
-def recording_of(seam: nn.Module) -> Recording | None:
-    """The recording of this context that looks at a seam; there is one at most."""
-    return next((recording for recording in OPEN.get() if seam in recording.seams), None)
+def active_recording(op: nn.Module) -> Recording | None:
+    """The recording of the current context that records an op; there is at most one."""
+    return next((recording for recording in ACTIVE.get() if op in recording.ops), None)
 
 
-def see_input(part: nn.Module, given: tuple[Any, ...]) -> None:
-    """Show the recordings of this context what a part of a model is given (a forward pre-hook)."""
-    for recording in OPEN.get():
-        recording.see_input(part, given)
+def record_input(module: nn.Module, args: tuple[Any, ...]) -> None:
+    """Forward pre-hook: pass a module's input to the recordings of the current context."""
+    for recording in ACTIVE.get():
+        recording.record_input(module, args)
 
 
-def see_output(block: nn.Module, given: tuple[Any, ...], out: Tensor) -> None:
-    """Show the recordings of this context what a block gives (a forward hook)."""
-    for recording in OPEN.get():
-        recording.see_output(block, out)
+def record_output(block: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
+    """Forward hook: pass a block's output to the recordings of the current context."""
+    for recording in ACTIVE.get():
+        recording.record_output(block, out)
 
 
 class Recorder(nn.Module):
-    """A seam that shows itself to the recording of the context it runs in; without one it is the seam."""
+    """Wrap an attention op: report to the recording of the current context, or run the op if there is none."""
 
-    def __init__(self, seam: Seam) -> None:
+    def __init__(self, op: AttentionOp) -> None:
         super().__init__()
-        self.seam = seam
-        self.training = seam.training
-        self.users = 1  # recordings, of all threads
+        self.op = op
+        self.training = op.training
+        self.users = 1  # number of recordings, over all threads
 
     def forward(self, *qkv: Tensor, layout: AnyLayout | None = None, **options: Any) -> Tensor:
-        recording = recording_of(self.seam)
+        recording = active_recording(self.op)
         if recording is None:
-            out: Tensor = self.seam(*qkv, layout=layout, **options)
+            out: Tensor = self.op(*qkv, layout=layout, **options)
             return out
-        return recording.attend(self.seam, *qkv, layout=layout, **options)
+        return recording.attend(self.op, *qkv, layout=layout, **options)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Seam:
-        """Copy the seam: a copy of a model that is being recorded is a plain model."""
-        return copy.deepcopy(self.seam, memo)
+    def __deepcopy__(self, memo: dict[int, Any]) -> AttentionOp:
+        """Copy the wrapped op, so that a copy of a model under recording has no recorders."""
+        return copy.deepcopy(self.op, memo)
 
 
-def follow(weights: Tensor) -> Gradient:
+def attach_gradient_hook(weights: Tensor) -> LastGradient:
+    """Store the gradient of every backward pass through these weights."""
     if not torch.is_grad_enabled():
         raise ValueError("gradients=True needs autograd: call the model outside torch.no_grad()")
     if not weights.requires_grad:
         weights.requires_grad_()  # a frozen model
-    gradient = Gradient()
-    weights.register_hook(gradient.keep)
+    gradient = LastGradient()
+    weights.register_hook(gradient.store)
     return gradient
 
 
 def compact(tensor: Tensor) -> Tensor:
-    """A tensor that holds no more memory than it shows: a view would keep all of what it looks at."""
+    """Clone a view whose storage is larger than itself, so that the rest of the storage can be freed."""
     return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor

@@ -1,4 +1,5 @@
-"""The laboratory: what textbooks state about vision transformers, put to the test.
+"""The laboratory: textbook claims about vision transformers, tested by experiment.
 
-One file in ``claims/`` is one claim: its statement, its prediction, its measurement. The verdict follows from numbers.
+Each file in ``claims/`` is one claim: its statement, its predictions and its measurement. The verdict is computed from
+the numbers.
 """

@@ -1,4 +1,4 @@
-"""A claim, and a case: one prediction beside its measurement."""
+"""A claim, and its cases: predictions compared with a measurement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vitreous.lab.prediction import Prediction
 
 
 class Source(StrEnum):
-    """The five teaching texts whose claims are tested here."""
+    """The five teaching texts whose claims are tested."""
 
     PRINCIPLES = "Vision Transformers: principles and mechanisms"
     DEEP_DIVE = "Vision Transformer (ViT) deep dive"
@@ -21,7 +21,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True)
 class Axes:
-    """What a figure's axes are called, and which of them are logarithmic: "", "x", "y" or "xy"."""
+    """Axis labels of a figure, and which axes are logarithmic: "", "x", "y" or "xy"."""
 
     x: str
     y: str
@@ -30,32 +30,32 @@ class Axes:
 
 @dataclass(frozen=True)
 class Claim:
-    """What is said, where, and what it comes to."""
+    """A textbook claim: its statement, sources, correction and practical meaning."""
 
-    title: str  # a few words that name the subject
-    statement: str  # as the text makes it: a reader needs nothing else
+    title: str  # the subject in a few words
+    statement: str  # as in the text, self-contained
     sources: tuple[Source, ...]
-    formula: str  # of the text, in TeX that matplotlib renders; empty where the claim is in words
-    right: str  # what is right, in a sentence or two
-    right_formula: str  # in TeX; empty where the text's own is right or there is none
-    meaning: str  # for somebody who builds a model
-    axes: Axes | None = None  # for cases that have a place on a line; the others are drawn as rows
+    formula: str  # the text's formula in matplotlib's TeX; empty if there is none
+    right: str  # the correct statement, in a sentence or two
+    right_formula: str  # the correct formula in TeX; empty if it is the text's or there is none
+    meaning: str  # the consequence for building models
+    axes: Axes | None = None  # for cases with an x value; without axes, cases are drawn as rows
 
 
 @dataclass(frozen=True)
 class Case:
-    """One situation in which the claim can be tested.
+    """One situation in which the claim is tested.
 
-    ``document`` is what the text predicts, ``right`` what we hold to be right: a measurement that disagrees with *that*
-    means that the experiment is broken, not the text.
+    ``document`` is the text's prediction, ``right`` the correct one: a measurement that disagrees with ``right`` means
+    that the experiment is broken, not the text.
     """
 
     label: str
     measured: Estimate
     document: Prediction | None = None
     right: Prediction | None = None
-    at: float | None = None  # its place on the x axis
-    group: str = ""  # cases of one group are joined by a line
+    at: float | None = None  # x value in the figure
+    group: str = ""  # cases of a group are connected by a line
 
     def __post_init__(self) -> None:
         if self.document is None and self.right is None:

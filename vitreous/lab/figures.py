@@ -1,4 +1,4 @@
-"""The figure that nearly every claim shares: measured dots with their intervals, what was predicted beside them."""
+"""Default figures of claims: measurements with error bars, and the predictions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import groupby
 from math import ceil, log10
 from typing import TYPE_CHECKING, Any
 
-from vitreous.draw.style import BLUE, INK, LINES, ORANGE, plain, side_by_side
+from vitreous.draw.style import BLUE, INK, LINES, ORANGE, side_by_side, style_axis
 from vitreous.lab.claim import Axes, Case, Claim
 from vitreous.lab.prediction import AtLeast, AtMost, Near, Prediction
 
@@ -15,142 +15,146 @@ if TYPE_CHECKING:
     from matplotlib import axes
     from matplotlib.figure import Figure
 
-    from vitreous.lab.outcome import Outcome
+    from vitreous.lab.outcome import ClaimOutcome
 
-#: What the text says is orange and dashed, what is right blue, what was measured ink.
-DOCUMENT: dict[str, Any] = {"color": ORANGE, "linestyle": (0, (4, 2)), "linewidth": 1.4}
-RIGHT: dict[str, Any] = {"color": BLUE, "linestyle": "-", "linewidth": 1.4}
+#: The text's prediction is orange and dashed, the correct one blue, the measurement dark.
+TEXT_STYLE: dict[str, Any] = {"color": ORANGE, "linestyle": (0, (4, 2)), "linewidth": 1.4}
+RIGHT_STYLE: dict[str, Any] = {"color": BLUE, "linestyle": "-", "linewidth": 1.4}
 
-MOST_TICKS = 8
-WIDE = 300  # times larger than the smallest: too much for one linear scale
-
-
-def usual(outcome: Outcome, claim: Claim) -> Figure:
-    """Lines over an axis where the cases have places on it, otherwise a row for each case."""
-    placed = [case for case in outcome.cases if case.at is not None]
-    if claim.axes and placed:
-        return over_an_axis(placed, claim.axes)
-    return in_rows(outcome.cases)
+MAX_TICKS = 8
+MAX_LINEAR_RATIO = 300  # largest / smallest value; beyond it the scale is symlog
 
 
-def over_an_axis(cases: Sequence[Case], names: Axes) -> Figure:
-    """A line of dots for each group; what was predicted is drawn in the group's color where there are several."""
+def default_figure(outcome: ClaimOutcome, claim: Claim) -> Figure:
+    """Plot cases over the x axis if they have x values, otherwise as rows."""
+    with_x = [case for case in outcome.cases if case.at is not None]
+    if claim.axes and with_x:
+        return plot_over_axis(with_x, claim.axes)
+    return plot_rows(outcome.cases)
+
+
+def plot_over_axis(cases: Sequence[Case], names: Axes) -> Figure:
+    """Plot measurements and predictions over x, one color per group."""
     figure, (axis,) = side_by_side(1, width=6.8, height=3.3)
     groups = {name: list(members) for name, members in groupby(cases, key=lambda case: case.group)}
-    alone = len(groups) == 1
+    single = len(groups) == 1
     for (name, members), (color, _) in zip(groups.items(), LINES * (1 + len(groups)), strict=False):
-        for which, style in (("document", DOCUMENT), ("right", RIGHT)):
-            if not shared(groups.values(), which):
-                predicted(axis, members, which, style if alone else {**style, "color": color})
-        dots(axis, members, INK if alone else color, name or "measured")
-    for which, style in (("document", DOCUMENT), ("right", RIGHT)):
-        if shared(groups.values(), which):
-            predicted(axis, cases, which, {**style, "color": INK})
+        for which, style in (("document", TEXT_STYLE), ("right", RIGHT_STYLE)):
+            if not is_shared(groups.values(), which):
+                plot_predictions(axis, members, which, style if single else {**style, "color": color})
+        plot_measurements(axis, members, INK if single else color, name or "measured")
+    for which, style in (("document", TEXT_STYLE), ("right", RIGHT_STYLE)):
+        if is_shared(groups.values(), which):
+            plot_predictions(axis, cases, which, {**style, "color": INK})
     axis.set_xlabel(names.x)
     axis.set_ylabel(names.y)
-    scale(axis, [place(case) for case in cases], names.log)
-    plain(axis)
-    explain_lines(axis, cases)
+    set_scales(axis, [x_position(case) for case in cases], names.log)
+    style_axis(axis)
+    add_legend(axis, cases)
     return figure
 
 
-def place(case: Case) -> float:
+def x_position(case: Case) -> float:
+    """Return the case's x value, which must be set."""
     assert case.at is not None
     return case.at
 
 
-def scale(axis: axes.Axes, places: Sequence[float], log: str) -> None:
-    """Logarithmic where asked for; few places on such an axis are named themselves instead of powers of ten."""
+def set_scales(axis: axes.Axes, positions: Sequence[float], log: str) -> None:
+    """Set linear or logarithmic scales; a logarithmic x axis with few values is labeled with these values."""
     axis.set_yscale("log" if "y" in log else "linear")
     axis.set_xscale("log" if "x" in log else "linear")
-    ticks = sorted(set(places))
-    if "x" in log and len(ticks) <= MOST_TICKS:
+    ticks = sorted(set(positions))
+    if "x" in log and len(ticks) <= MAX_TICKS:
         axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_xticks([], minor=True)
 
 
-def points(cases: Sequence[Case], which: str) -> dict[float, float]:
-    """Where a prediction lies, by its place."""
-    return {place(case): getattr(case, which).value for case in cases if isinstance(getattr(case, which), Near)}
+def predicted_points(cases: Sequence[Case], which: str) -> dict[float, float]:
+    """Map x values to the values of the ``Near`` predictions."""
+    return {x_position(case): getattr(case, which).value for case in cases if isinstance(getattr(case, which), Near)}
 
 
-def shared(groups: Collection[Sequence[Case]], which: str) -> bool:
-    """Whether several groups have the very same prediction, which is then drawn once, as nobody's own."""
-    lines = [points(members, which) for members in groups]
+def is_shared(groups: Collection[Sequence[Case]], which: str) -> bool:
+    """Whether several groups have identical predictions, which are then drawn once."""
+    lines = [predicted_points(members, which) for members in groups]
     return len(lines) > 1 and bool(lines[0]) and all(line == lines[0] for line in lines)
 
 
-def predicted(axis: axes.Axes, cases: Sequence[Case], which: str, style: dict[str, Any]) -> None:
-    if line := points(cases, which):
+def plot_predictions(axis: axes.Axes, cases: Sequence[Case], which: str, style: dict[str, Any]) -> None:
+    """Draw the predictions of a group as a line."""
+    if line := predicted_points(cases, which):
         axis.plot(list(line), list(line.values()), **style)
 
 
-def dots(axis: axes.Axes, cases: Sequence[Case], color: str, name: str) -> None:
+def plot_measurements(axis: axes.Axes, cases: Sequence[Case], color: str, name: str) -> None:
+    """Draw measurements as dots with error bars."""
     centers = [case.measured.value for case in cases]
     below = [case.measured.value - case.measured.low for case in cases]
     above = [case.measured.high - case.measured.value for case in cases]
-    axis.errorbar([place(case) for case in cases], centers, yerr=(below, above), fmt="o", markersize=4.5, capsize=2.5,
-                  color=color, elinewidth=1.2, label=name, zorder=3)  # fmt: skip
+    x = [x_position(case) for case in cases]
+    axis.errorbar(x, centers, yerr=(below, above), fmt="o", markersize=4.5, capsize=2.5, color=color, elinewidth=1.2,
+                  label=name, zorder=3)  # fmt: skip
 
 
-def explain_lines(axis: axes.Axes, cases: Sequence[Case]) -> None:
-    """The legend: groups by their dots, the two kinds of prediction by their dashes."""
+def add_legend(axis: axes.Axes, cases: Sequence[Case]) -> None:
+    """Add a legend with the groups and the two kinds of prediction."""
     from matplotlib.lines import Line2D
 
     handles, labels = axis.get_legend_handles_labels()
-    alone = len(handles) == 1
-    for which, name, style in (("document", "the text", DOCUMENT), ("right", "what is right", RIGHT)):
+    single = len(handles) == 1
+    for which, name, style in (("document", "the text", TEXT_STYLE), ("right", "correct", RIGHT_STYLE)):
         if any(isinstance(getattr(case, which), Near) for case in cases):
-            handles.append(Line2D([], [], **(style if alone else {**style, "color": INK})))
+            handles.append(Line2D([], [], **(style if single else {**style, "color": INK})))
             labels.append(name)
-    legend(axis, handles, labels)
+    place_legend(axis, handles, labels)
 
 
-def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], names: Axes) -> Figure:
-    """One line with dots for each name: its places and its values. Later ones are thinner: none hides another."""
+def plot_curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], names: Axes) -> Figure:
+    """Plot named lines of (x, y) values; later lines are thinner, so that none is hidden."""
     figure, (axis,) = side_by_side(1, width=5.6, height=3.3)
-    thickness = [1.4 + 0.8 * others for others in reversed(range(len(lines)))]
-    for (name, (places, values)), (color, style), wide in zip(lines.items(), LINES, thickness, strict=False):
-        axis.plot(places, values, "o", color=color, linestyle=style, linewidth=wide, markersize=3 + wide, label=name)
+    widths = [1.4 + 0.8 * rank for rank in reversed(range(len(lines)))]
+    for (name, (x, y)), (color, style), width in zip(lines.items(), LINES, widths, strict=False):
+        axis.plot(x, y, "o", color=color, linestyle=style, linewidth=width, markersize=3 + width, label=name)
     axis.set_xlabel(names.x)
     axis.set_ylabel(names.y)
     axis.set_ylim(bottom=0)
-    plain(axis)
-    legend(axis)
+    style_axis(axis)
+    place_legend(axis)
     return figure
 
 
-def in_rows(cases: Sequence[Case]) -> Figure:
-    """One row per case: all on one scale where they share it, otherwise each on its own."""
+def plot_rows(cases: Sequence[Case]) -> Figure:
+    """Plot one row per case, all on one x scale."""
     figure, (axis,) = side_by_side(1, width=7.6, height=0.8 + 0.42 * len(cases))
     rows = range(len(cases))
     for row, case in zip(rows, cases, strict=True):
-        mark(axis, case.document, row - 0.16, ORANGE, "the text")
-        mark(axis, case.right, row + 0.16, BLUE, "what is right")
+        mark_prediction(axis, case.document, row - 0.16, ORANGE, "the text")
+        mark_prediction(axis, case.right, row + 0.16, BLUE, "correct")
         estimate = case.measured
         error = ([estimate.value - estimate.low], [estimate.high - estimate.value])
         axis.errorbar([estimate.value], [row], xerr=error, fmt="o", color=INK, markersize=4.5, capsize=2.5, zorder=3,
                       label="measured" if not row else "_measured")  # fmt: skip
-    stretch(axis, [abs(case.measured.value) for case in cases])
-    axis.set_yticks(rows, [wrapped(case.label) for case in cases], fontsize=8)
+    set_row_scale(axis, [abs(case.measured.value) for case in cases])
+    axis.set_yticks(rows, [wrap_label(case.label) for case in cases], fontsize=8)
     axis.set_ylim(len(cases) - 0.5, -0.5)
-    plain(axis)
-    legend(axis)
+    style_axis(axis)
+    place_legend(axis)
     return figure
 
 
-def stretch(axis: axes.Axes, sizes: Sequence[float]) -> None:
-    """A logarithmic scale where numbers are of very different size; what is tiny beside the largest lies at zero."""
+def set_row_scale(axis: axes.Axes, sizes: Sequence[float]) -> None:
+    """Use a symmetric logarithmic scale if values span several orders of magnitude."""
     largest, smallest = max(sizes), min((size for size in sizes if size), default=0.0)
-    if largest > WIDE * smallest > 0:
+    if largest > MAX_LINEAR_RATIO * smallest > 0:
         threshold = max(smallest, largest / 1e4)
         axis.set_xscale("symlog", linthresh=threshold)
         decades = [10.0**power for power in range(ceil(log10(threshold)) + 1, ceil(log10(largest)) + 1)]
         axis.set_xticks([0.0, *decades])
 
 
-def mark(axis: axes.Axes, prediction: Prediction | None, row: float, color: str, name: str) -> None:
-    """A predicted value as a bar as wide as its tolerance, a bound as an arrow that points to where it allows."""
+def mark_prediction(axis: axes.Axes, prediction: Prediction | None, row: float, color: str, name: str) -> None:
+    """Draw a predicted value as a bar of its tolerance, or a bound as an arrow in the permitted direction."""
     if prediction is None:
         return
     label = f"_{name}" if any(name == text for text in axis.get_legend_handles_labels()[1]) else name
@@ -162,13 +166,19 @@ def mark(axis: axes.Axes, prediction: Prediction | None, row: float, color: str,
         axis.plot([prediction.value], [row], marker=marker, color=color, markersize=10, linestyle="none", label=label)
 
 
-def wrapped(label: str, width: int = 44) -> str:
+def wrap_label(label: str, width: int = 44) -> str:
+    """Break a label into lines of at most ``width`` characters."""
     import textwrap
 
     return "\n".join(textwrap.wrap(label, width))
 
 
-def legend(axis: axes.Axes, *named: Sequence[Any]) -> None:
-    """Beside the drawing, where it hides nothing; ``named`` are handles and labels, where not all of the axis's own."""
+def place_legend(axis: axes.Axes, *named: Sequence[Any]) -> None:
+    """Place the legend to the right of the plot.
+
+    Args:
+        axis: The axis.
+        *named: Handles and labels. Default: all of the axis's own.
+    """
     beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
     axis.legend(*named, frameon=False, labelcolor=INK, fontsize=8, **beside)

@@ -1,4 +1,4 @@
-"""Running experiments: one after the other or side by side, each result kept until its file changes."""
+"""Run experiments, sequentially or in parallel, and cache each result until its file changes."""
 
 from __future__ import annotations
 
@@ -10,60 +10,70 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.files import CannotRead, commit, digest, open_file, write_atomically
-from vitreous.lab.outcome import Outcome
-from vitreous.lab.table import Experiment, find
+from vitreous.lab.outcome import ClaimOutcome
+from vitreous.lab.table import Experiment, find_experiment
 from vitreous.lab.trial import Trial
-from vitreous.lab.workers import side_by_side
+from vitreous.lab.workers import parallel_map
 
 
-def run(name: str, trial: Trial) -> Outcome:
-    """Measure one claim, whatever was measured before."""
-    experiment = find(name)
+def run_claim(name: str, trial: Trial) -> ClaimOutcome:
+    """Measure a claim, ignoring cached results."""
+    experiment = find_experiment(name)
     trial = replace(trial, series={}, left_out=[])
     start = time.perf_counter()
     cases = tuple(experiment.cases(trial))
     seconds = time.perf_counter() - start
-    return Outcome(name, cases, trial.quick, round(seconds, 1), trial.series, tuple(trial.left_out), made(name, trial))
+    left_out = tuple(trial.left_out)
+    return ClaimOutcome(name, cases, trial.quick, round(seconds, 1), trial.series, left_out, provenance(name, trial))
 
 
-def run_all(names: Sequence[str], trial: Trial, *, jobs: int, fresh: bool = False) -> Iterator[Outcome]:
-    """Outcomes as they are finished; kept ones come first. ``jobs`` processes share the work, a thread each."""
+def run_all(names: Sequence[str], trial: Trial, *, jobs: int, fresh: bool = False) -> Iterator[ClaimOutcome]:
+    """Yield the outcomes of claims as they finish, cached ones first.
+
+    Args:
+        names: Claims to run.
+        trial: Settings of the experiments.
+        jobs: Number of worker processes, each with one thread.
+        fresh: Ignore cached results.
+    """
     waiting = []
     for name in names:
-        kept = None if fresh else read(name, trial)
-        if kept is None:
+        cached = None if fresh else read_cached(name, trial)
+        if cached is None:
             waiting.append(name)
         else:
-            yield kept
-    yield from side_by_side(run_and_keep, [(name, trial) for name in waiting], jobs)
+            yield cached
+    yield from parallel_map(run_and_save, [(name, trial) for name in waiting], jobs)
 
 
-def run_and_keep(name: str, trial: Trial) -> Outcome:
-    outcome = run(name, trial)
-    path = place(name, trial)
+def run_and_save(name: str, trial: Trial) -> ClaimOutcome:
+    """Measure a claim and cache its outcome."""
+    outcome = run_claim(name, trial)
+    path = result_path(name, trial)
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"key": key(find(name), trial), **outcome.to_json()}
+    content = {"key": cache_key(find_experiment(name), trial), **outcome.to_json()}
     write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
     return outcome
 
 
-def read(name: str, trial: Trial) -> Outcome | None:
-    """A kept result, if it was made by the present file with the same things at hand."""
+def read_cached(name: str, trial: Trial) -> ClaimOutcome | None:
+    """Return the cached outcome if it was made by the current code with the same inputs, else None."""
     try:
-        found = json.loads(place(name, trial).read_bytes())
-        return Outcome.from_json(found) if found.pop("key") == key(find(name), trial) else None
+        found = json.loads(result_path(name, trial).read_bytes())
+        return ClaimOutcome.from_json(found) if found.pop("key") == cache_key(find_experiment(name), trial) else None
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def place(name: str, trial: Trial) -> Path:
+def result_path(name: str, trial: Trial) -> Path:
+    """Return the path of a cached result."""
     return trial.folder / ("quick" if trial.quick else "full") / f"{name}.json"
 
 
-def key(experiment: Experiment, trial: Trial) -> str:
-    """What a kept result depends on: the claim's file, what it measures with, and what it was given.
+def cache_key(experiment: Experiment, trial: Trial) -> str:
+    """Hash what a cached result depends on: the claim's file, the instruments, and which inputs were given.
 
-    Not the layers: ``--fresh`` measures again after a change there.
+    Layers and models are not included: after changing them, use ``--fresh``.
     """
     lab = Path(__file__).parent
     files = (experiment.file, lab / "sweep.py", lab / "trained.py", *sorted((lab / "instruments").glob("*.py")))
@@ -71,12 +81,12 @@ def key(experiment: Experiment, trial: Trial) -> str:
     return digest(b"".join(file.read_bytes() for file in files) + repr(given).encode())[:16]
 
 
-def made(name: str, trial: Trial) -> dict[str, Any]:
-    """How to make a result again."""
+def provenance(name: str, trial: Trial) -> dict[str, Any]:
+    """Describe how to reproduce a result."""
     import torch
 
     return {
-        "command": command(name, trial),
+        "command": rerun_command(name, trial),
         "commit": commit(),
         "seeds": len(trial.seeds),
         "threads": torch.get_num_threads(),
@@ -84,34 +94,34 @@ def made(name: str, trial: Trial) -> dict[str, Any]:
     }
 
 
-def command(name: str, trial: Trial) -> str:
-    """What to type; of files and folders the last name, since they lie elsewhere for others."""
+def rerun_command(name: str, trial: Trial) -> str:
+    """Return the command line, with paths reduced to their last component."""
     given = {option: Path(getattr(trial, option)).name for option in ("weights", "photos", "cifar")}
     options = [f"--{option} {value}" for option, value in given.items() if value]
     return " ".join(["vitreous lab run", name, *(["--quick"] if trial.quick else []), *options])
 
 
-def latest(name: str, folder: Path) -> Outcome | None:
-    """The kept result of a full run, or of a quick one, whatever it was given."""
+def latest_result(name: str, folder: Path) -> ClaimOutcome | None:
+    """Return the cached result of a full run, else of a quick run, regardless of its inputs."""
     for kind in ("full", "quick"):
         path = folder / kind / f"{name}.json"
         if path.exists():
-            return kept(path)
+            return read_result(path)
     return None
 
 
-def kept(path: Path) -> Outcome:
-    """A kept result, or one line about a file that is none."""
+def read_result(path: Path) -> ClaimOutcome:
+    """Read a cached result; raise a ValueError if the file is damaged."""
     try:
         with open_file(path) as file:
             found = json.loads(file.read())
         del found["key"]
-        outcome = Outcome.from_json(found)
-        assert outcome.verdict  # follows from the cases, and fails where they hold other things than numbers
+        outcome = ClaimOutcome.from_json(found)
+        assert outcome.verdict  # computed from the cases: fails if they do not hold numbers
     except CannotRead:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError(
-            f"{path} is no result of the laboratory, or damaged; remove it and measure anew with vitreous lab run"
+            f"{path} is not a result of the laboratory, or is damaged; delete it and run vitreous lab run again"
         ) from None
     return outcome

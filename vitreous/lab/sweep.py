@@ -1,7 +1,7 @@
-"""The small runs that several claims share, as a table: how each differs from the base.
+"""Table of the small training runs shared by several claims, each defined by its difference from a base run.
 
-In full a plain ViT, and what is to be compared with it, learns CIFAR-10 for a minute; quickly, a still smaller one
-learns centered shapes for a second. ``trained.py`` trains them, each once.
+In full mode, a plain ViT and its variants train on CIFAR-10 for a minute; in quick mode, a smaller ViT trains on
+centered shapes for a second. ``trained.py`` trains each run once.
 """
 
 from __future__ import annotations
@@ -28,26 +28,27 @@ from vitreous.train.config import TrainConfig
 from vitreous.train.optim import SGD, AdamW
 from vitreous.train.schedule import Cosine
 
-Alter = Callable[[Recipe], Recipe]
-Pair = tuple[Dataset, Dataset]
+RecipeEdit = Callable[[Recipe], Recipe]
+TrainValid = tuple[Dataset, Dataset]
 
 
 @dataclass(frozen=True)
-class Run:
-    """How a run differs from the base; ``data`` gives it other images to train and to be measured on.
+class SweepRun:
+    """The difference of a run from the base recipe.
 
-    ``change`` does to the built model what no config can say, without touching its parameters' names and shapes.
+    ``data`` replaces the training and validation images. ``change`` modifies the built model where no config option
+    exists, without renaming or reshaping its parameters.
     """
 
-    alter: Alter = lambda recipe: recipe
+    alter: RecipeEdit = lambda recipe: recipe
     seeds: int = 2
-    quick_seeds: int = 1  # 0: no part of the quick sweep
-    data: Callable[[Trial], Pair] | None = None
+    quick_seeds: int = 1  # 0: not in the quick sweep
+    data: Callable[[Trial], TrainValid] | None = None
     change: Callable[[Backbone], None] | None = None
 
 
-def base(trial: Trial) -> Recipe:
-    """What every run starts from: a plain ViT with a class token and learned positions, 64 patches or (quickly) 16."""
+def base_recipe(trial: Trial) -> Recipe:
+    """Return the base recipe: a plain ViT with class token and learned positions, on 64 patches (quick mode: 16)."""
     common: dict[str, Any] = {"schedule": Cosine(warmup=0.1), "evaluate_every": 0, "log_every": 1}
     if trial.quick:
         model = ViTConfig(image_size=(16, 16), patch_size=(4, 4), dim=32, depth=2, num_heads=2, mlp_ratio=2.0)
@@ -59,130 +60,141 @@ def base(trial: Trial) -> Recipe:
     return Recipe(model, DataConfig(trial.cifar or "shapes", valid="test"), augment, Classify(), train)
 
 
-def model(**options: Any) -> Alter:
-    """Other values in the model's config."""
+def set_model(**options: Any) -> RecipeEdit:
+    """Override fields of the model config."""
     return lambda recipe: replace(recipe, model=recipe.model.override(**options))
 
 
-def training(**options: Any) -> Alter:
+def set_training(**options: Any) -> RecipeEdit:
+    """Override fields of the training config."""
     return lambda recipe: replace(recipe, train=recipe.train.override(**options))
 
 
-def decay(weight_decay: float) -> Alter:
-    """Another weight decay, with the optimizer as it is."""
-    return lambda recipe: training(optimizer=recipe.train.optimizer.override(weight_decay=weight_decay))(recipe)
+def set_weight_decay(weight_decay: float) -> RecipeEdit:
+    """Set the weight decay of the recipe's optimizer."""
+    return lambda recipe: set_training(optimizer=recipe.train.optimizer.override(weight_decay=weight_decay))(recipe)
 
 
-def convolutional(recipe: Recipe) -> Recipe:
-    """A network of convolutions, about as large and as slow as the base."""
+def use_convnet(recipe: Recipe) -> Recipe:
+    """Replace the ViT by a convolutional network of similar size and speed."""
     size, channels = recipe.model.image_size, recipe.model.num_channels
     return replace(recipe, model=ConvNetConfig(image_size=size, num_channels=channels, dim=size[0] * 3))
 
 
-def width(factor: float) -> Alter:
-    def alter(recipe: Recipe) -> Recipe:
+def scale_width(factor: float) -> RecipeEdit:
+    """Scale the embedding dimension."""
+
+    def edit(recipe: Recipe) -> Recipe:
         assert isinstance(recipe.model, ViTConfig)
-        return model(dim=round(recipe.model.dim * factor))(recipe)
+        return set_model(dim=round(recipe.model.dim * factor))(recipe)
 
-    return alter
+    return edit
 
 
-def patch(factor: float) -> Alter:
-    def alter(recipe: Recipe) -> Recipe:
+def scale_patch_size(factor: float) -> RecipeEdit:
+    """Scale the patch size."""
+
+    def edit(recipe: Recipe) -> Recipe:
         assert isinstance(recipe.model, ViTConfig)
-        return model(patch_size=round(recipe.model.patch_size[0] * factor))(recipe)
+        return set_model(patch_size=round(recipe.model.patch_size[0] * factor))(recipe)
 
-    return alter
+    return edit
 
 
-def images(number: int) -> Alter:
-    """Only so many training images, another choice of them for every seed."""
+def limit_images(number: int) -> RecipeEdit:
+    """Train on a random subset of this many images, drawn per seed."""
     return lambda recipe: replace(recipe, data=replace(recipe.data, limit=number))
 
 
-def unaugmented(recipe: Recipe) -> Recipe:
+def no_augmentation(recipe: Recipe) -> Recipe:
+    """Disable augmentation."""
     return replace(recipe, augment=Augment(crop="none", flip_rate=0.0))
 
 
-def local(recipe: Recipe) -> Recipe:
-    """A network of convolutions whose units see less than the whole image: 9 of 16 pixels, 23 of 32."""
+def use_local_convnet(recipe: Recipe) -> Recipe:
+    """Use a convolutional network with a receptive field smaller than the image: 9 of 16 pixels, 23 of 32."""
     size = recipe.model.image_size
     stages = 1 if size[0] == 16 else 2
-    return unaugmented(replace(recipe, model=ConvNetConfig(image_size=size, num_stages=stages, dim=size[0] * 2)))
+    return no_augmentation(replace(recipe, model=ConvNetConfig(image_size=size, num_stages=stages, dim=size[0] * 2)))
 
 
-def both(first: Alter, second: Alter) -> Alter:
+def compose(first: RecipeEdit, second: RecipeEdit) -> RecipeEdit:
+    """Apply two edits in order."""
     return lambda recipe: second(first(recipe))
 
 
-def bare(recipe: Recipe) -> Recipe:
-    """No regularization of any kind."""
-    return unaugmented(decay(0.0)(recipe))
+def no_regularization(recipe: Recipe) -> Recipe:
+    """Disable augmentation and weight decay."""
+    return no_augmentation(set_weight_decay(0.0)(recipe))
 
 
-def heavy(recipe: Recipe) -> Recipe:
-    """Everything that DeiT is trained with: RandAugment, mixing, erasing, smoothing, drop path, strong decay."""
+def deit_regularization(recipe: Recipe) -> Recipe:
+    """Apply DeiT's regularization: RandAugment, Mixup/CutMix, random erasing, label smoothing, drop path, decay 0.1."""
     augment = replace(recipe.augment, randaugment_ops=2, erase_rate=0.25, mixup=0.8, cutmix=1.0)
-    regularized = model(drop_path_rate=0.1)(decay(0.1)(recipe))
+    regularized = set_model(drop_path_rate=0.1)(set_weight_decay(0.1)(recipe))
     return replace(regularized, augment=augment, task=Classify(smoothing=0.1))
 
 
 def without_residuals(model: Backbone) -> None:
-    """Blocks whose branches replace the stream instead of being added to it."""
+    """Remove the residual connections: each branch's output replaces its input."""
     for block in model.blocks:
         assert isinstance(block, PreNormBlock)
-        setattr(block, "forward", partial(branches_only, block))  # noqa: B010 - mypy lets nobody assign to a method
+        forward = partial(forward_without_residuals, block)
+        setattr(block, "forward", forward)  # noqa: B010 (mypy rejects assigning to a method)
 
 
-def branches_only(block: PreNormBlock, x: Tensor, grid: Grid | None, num_prefix: int = 0) -> Tensor:
+def forward_without_residuals(block: PreNormBlock, x: Tensor, grid: Grid | None, num_prefix: int = 0) -> Tensor:
+    """Forward pass of a pre-norm block without its residual additions."""
     mixed: Tensor = block.mixer(block.norm1(x), grid, num_prefix)
-    answer: Tensor = block.mlp(block.norm2(mixed))
-    return answer
+    out: Tensor = block.mlp(block.norm2(mixed))
+    return out
 
 
 def with_relu(model: Backbone) -> None:
+    """Replace every GELU by a ReLU."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.GELU):
                 setattr(module, name, nn.ReLU())
 
 
-FEW, SOME, MANY = images(500), images(2_000), images(8_000)
+FEW, SOME, MANY = limit_images(500), limit_images(2_000), limit_images(8_000)
 
-RUNS: dict[str, Run] = {
-    "patch_half": Run(patch(0.5), quick_seeds=0),
-    "width_double": Run(width(2)),
-    "base": Run(seeds=3, quick_seeds=2),
-    "cnn": Run(convolutional, seeds=3, quick_seeds=2),
-    "base_few": Run(FEW),
-    "base_some": Run(SOME, quick_seeds=0),
-    "base_many": Run(MANY, quick_seeds=0),
-    "cnn_few": Run(both(convolutional, FEW)),
-    "cnn_some": Run(both(convolutional, SOME), quick_seeds=0),
-    "cnn_many": Run(both(convolutional, MANY), quick_seeds=0),
-    "width_quarter": Run(width(0.25)),
-    "width_half": Run(width(0.5)),
-    "mean_pooling": Run(model(pool="mean", class_token=False), seeds=3),
-    "max_pooling": Run(model(pool="max", class_token=False), seeds=3, quick_seeds=0),
-    "sincos_positions": Run(model(position="sincos_2d"), seeds=3, quick_seeds=0),
-    "no_positions": Run(model(position="none"), seeds=3),
-    "patch_double": Run(patch(2)),
-    "patch_quadruple": Run(patch(4), quick_seeds=0),
-    "no_residual": Run(change=without_residuals),
-    "sgd": Run(training(optimizer=SGD(lr=0.1))),
-    "no_clipping": Run(training(clip=0.0), quick_seeds=0),
-    "relu": Run(change=with_relu, quick_seeds=0),
-    "bare_some": Run(both(bare, SOME), quick_seeds=0),
-    "heavy_some": Run(both(heavy, SOME), quick_seeds=0),
-    "halves_vit": Run(unaugmented, seeds=3, quick_seeds=2, data=two_halves),
-    "halves_cnn": Run(local, seeds=3, quick_seeds=2, data=two_halves),
+RUNS: dict[str, SweepRun] = {
+    "patch_half": SweepRun(scale_patch_size(0.5), quick_seeds=0),
+    "width_double": SweepRun(scale_width(2)),
+    "base": SweepRun(seeds=3, quick_seeds=2),
+    "cnn": SweepRun(use_convnet, seeds=3, quick_seeds=2),
+    "base_few": SweepRun(FEW),
+    "base_some": SweepRun(SOME, quick_seeds=0),
+    "base_many": SweepRun(MANY, quick_seeds=0),
+    "cnn_few": SweepRun(compose(use_convnet, FEW)),
+    "cnn_some": SweepRun(compose(use_convnet, SOME), quick_seeds=0),
+    "cnn_many": SweepRun(compose(use_convnet, MANY), quick_seeds=0),
+    "width_quarter": SweepRun(scale_width(0.25)),
+    "width_half": SweepRun(scale_width(0.5)),
+    "mean_pooling": SweepRun(set_model(pool="mean", class_token=False), seeds=3),
+    "max_pooling": SweepRun(set_model(pool="max", class_token=False), seeds=3, quick_seeds=0),
+    "sincos_positions": SweepRun(set_model(position="sincos_2d"), seeds=3, quick_seeds=0),
+    "no_positions": SweepRun(set_model(position="none"), seeds=3),
+    "patch_double": SweepRun(scale_patch_size(2)),
+    "patch_quadruple": SweepRun(scale_patch_size(4), quick_seeds=0),
+    "no_residual": SweepRun(change=without_residuals),
+    "sgd": SweepRun(set_training(optimizer=SGD(lr=0.1))),
+    "no_clipping": SweepRun(set_training(clip=0.0), quick_seeds=0),
+    "relu": SweepRun(change=with_relu, quick_seeds=0),
+    "bare_some": SweepRun(compose(no_regularization, SOME), quick_seeds=0),
+    "heavy_some": SweepRun(compose(deit_regularization, SOME), quick_seeds=0),
+    "halves_vit": SweepRun(no_augmentation, seeds=3, quick_seeds=2, data=two_halves),
+    "halves_cnn": SweepRun(use_local_convnet, seeds=3, quick_seeds=2, data=two_halves),
 }
 
 
-def pairs(trial: Trial) -> list[tuple[str, int]]:
-    """Every run of the sweep: its name and seed."""
-    return [(name, seed) for name in RUNS for seed in seeds(trial, name)]
+def runs_and_seeds(trial: Trial) -> list[tuple[str, int]]:
+    """List the name and seed of every run of the sweep."""
+    return [(name, seed) for name in RUNS for seed in run_seeds(trial, name)]
 
 
-def seeds(trial: Trial, name: str) -> range:
+def run_seeds(trial: Trial, name: str) -> range:
+    """Return the seeds of a run, in quick or full mode."""
     return range(trial.choose(RUNS[name].quick_seeds, RUNS[name].seeds))

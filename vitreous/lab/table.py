@@ -1,4 +1,4 @@
-"""Every claim, in order: a file in ``claims/`` and a line here."""
+"""The ordered table of claims, each a file in ``claims/``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vitreous.options import did_you_mean
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from vitreous.lab.outcome import Outcome
+    from vitreous.lab.outcome import ClaimOutcome
 
 FORMULAS = (
     "smallest_object", "diagonal_query", "temperature", "permutation", "dot_product_variance",
@@ -42,12 +42,12 @@ NAMES = FORMULAS + MECHANISMS + MEASURED
 
 @dataclass(frozen=True)
 class Experiment:
-    """A file of ``claims/``: ``CLAIM``, ``cases(trial)`` and, where the usual figure will not do, ``draw(outcome)``."""
+    """The contents of a file in ``claims/``: ``CLAIM``, ``cases(trial)`` and optionally ``draw(outcome)``."""
 
     name: str
     claim: Claim
     cases: Callable[[Trial], Iterator[Case]]
-    draw: Callable[[Outcome], Figure]
+    draw: Callable[[ClaimOutcome], Figure]
     file: Path
 
     @property
@@ -55,21 +55,20 @@ class Experiment:
         return NAMES.index(self.name) + 1
 
 
-def find(name: str) -> Experiment:
-    """An experiment by its name or number."""
+def find_experiment(name: str) -> Experiment:
+    """Import an experiment by its name or number."""
     if name.isdecimal() and 1 <= int(name) <= len(NAMES):
         name = NAMES[int(name) - 1]
     if name not in NAMES:
-        raise ValueError(
-            f"there is no claim {name!r}{did_you_mean(name, NAMES)} (vitreous lab lists all {len(NAMES)} of them)"
-        )
+        raise ValueError(f"unknown claim {name!r}{did_you_mean(name, NAMES)} (vitreous lab lists all {len(NAMES)})")
     module = importlib.import_module(f"vitreous.lab.claims.{name}")
     return Experiment(
-        name, module.CLAIM, module.cases, getattr(module, "draw", usual_figure), Path(str(module.__file__))
+        name, module.CLAIM, module.cases, getattr(module, "draw", draw_default_figure), Path(str(module.__file__))
     )
 
 
-def usual_figure(outcome: Outcome) -> Figure:
-    from vitreous.lab.figures import usual
+def draw_default_figure(outcome: ClaimOutcome) -> Figure:
+    """Draw the figure of a claim that defines none."""
+    from vitreous.lab.figures import default_figure
 
-    return usual(outcome, find(outcome.name).claim)
+    return default_figure(outcome, find_experiment(outcome.name).claim)

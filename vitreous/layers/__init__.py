@@ -1,1 +1,1 @@
-"""Parts: tensor in, tensor out. Nothing here knows of any model."""
+"""Layers: tensor in, tensor out, independent of any model."""

@@ -1,9 +1,9 @@
-"""Scaled dot-product attention, and the self- and cross-attention built on it.
+"""Scaled dot-product attention, and multi-head self- and cross-attention built on it.
 
     weights = softmax(q kᵀ / (τ √k) + bias, masked)        output = weights v
 
-:class:`Attend` is the one place where fused attention is called, which never shows its weights. It is a :class:`Seam`:
-recording (``explain/record.py``) puts another module in its place that does.
+:class:`Attend` is the only caller of PyTorch's fused attention, which never materializes the weights. It is an
+:class:`AttentionOp`: recording (``explain/record.py``) replaces it by a wrapper that computes the weights explicitly.
 """
 
 from __future__ import annotations
@@ -26,31 +26,35 @@ from vitreous.layers.position import Grid, RelativeBias, Rotary
 from vitreous.layers.tokens import Tokens
 
 
-class Seam(nn.Module, ABC):
-    """Where a mixer weighs values and adds them up, without parameters: recording can put another in its place.
+class AttentionOp(nn.Module, ABC):
+    """The attention op of a mixer: queries, keys and values in, weighted sums of values out; no parameters.
 
-    ``forward(q, k, v, layout=…)`` is fast and shows nothing. The others are the same step by step; they take the same
-    options.
+    ``forward(q, k, v, layout=…)`` is the fast path. :meth:`logits`, :meth:`weights` and :meth:`mix` compute the same
+    in separate steps, with the same options (bias, mask, …), so that recording can replace the op and expose them.
     """
 
     drop_rate: float = 0.0
 
     @abstractmethod
     def logits(self, *q_and_k: Any, **options: Any) -> Tensor:
-        """What the softmax is taken of."""
+        """Compute the attention logits, the input of the softmax."""
 
     @abstractmethod
     def weights(self, *q_and_k: Any, **options: Any) -> Tensor:
-        """How much every query takes from every key, before dropout."""
+        """Compute the attention weights, before dropout; each row sums to 1."""
 
     def mix(self, weights: Tensor, k: Tensor, v: Tensor, *_: Any, **options: Any) -> Tensor:
+        """Sum the values with the given weights."""
         return weights.to(v.dtype) @ v
 
 
-class Attend(Seam):
-    """softmax(q kᵀ / (τ √k) + bias) v, with τ the temperature: → 0 picks the best key, → ∞ averages all.
+class Attend(AttentionOp):
+    """Scaled dot-product attention, softmax(q kᵀ / (τ √k) + bias) v, by PyTorch's fused kernels.
 
-    ``scaled=False`` leaves out √k, for queries and keys that have their scale already.
+    Args:
+        temperature: τ; towards 0 the best key takes all, towards ∞ the values are averaged.
+        drop_rate: Dropout on the attention weights, in training only.
+        scaled: Divide by √k; turn off for queries and keys that are already scaled.
     """
 
     def __init__(self, *, temperature: float = 1.0, drop_rate: float = 0.0, scaled: bool = True) -> None:
@@ -71,15 +75,16 @@ class Attend(Seam):
         mask: Bool[Tensor, ...] | None = None,
         layout: AnyLayout | None = None,
     ) -> Float[Tensor, "*b n v"]:
-        """``mask`` is True where a query may look; a query that may look nowhere gets zeros."""
+        """``mask`` is True where a query may attend to a key; a query whose keys are all masked gets zeros."""
         if bias is not None and mask is not None:
             bias = bias.masked_fill(~mask, -math.inf)
-        weigh = bias if bias is not None else mask
+        attn_mask = bias if bias is not None else mask
         return F.scaled_dot_product_attention(
             q,
             k,
             v,
-            attn_mask=None if weigh is None else weigh[(None,) * (q.ndim - weigh.ndim)],  # fewer axes: no fused kernel
+            # with fewer axes than q no fused kernel would be chosen
+            attn_mask=None if attn_mask is None else attn_mask[(None,) * (q.ndim - attn_mask.ndim)],
             dropout_p=self.drop_rate if self.training else 0.0,
             scale=self.scale(q),
         )
@@ -95,7 +100,7 @@ class Attend(Seam):
         bias: Float[Tensor, ...] | None = None,
         mask: Bool[Tensor, ...] | None = None,
     ) -> Float[Tensor, "*b n m"]:
-        """At least in float32, as the fused kernels compute them: in half precision the products overflow."""
+        """Compute the logits in float32 or better, as the fused kernels do: in half precision the products overflow."""
         precise = torch.promote_types(q.dtype, torch.float32)
         logits = q.to(precise) * self.scale(q) @ k.to(precise).transpose(-2, -1)
         if bias is not None:
@@ -110,7 +115,7 @@ class Attend(Seam):
         bias: Float[Tensor, ...] | None = None,
         mask: Bool[Tensor, ...] | None = None,
     ) -> Float[Tensor, "*b n m"]:
-        """The attention weights that :meth:`forward` uses and does not show."""
+        """Compute the attention weights that :meth:`forward` uses implicitly."""
         logits = self.logits(q, k, bias=bias, mask=mask)
         if mask is None:
             return logits.softmax(-1)
@@ -121,7 +126,7 @@ class Attend(Seam):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention; ``relative`` adds a bias to the logits, ``rotary`` turns queries and keys."""
+    """Multi-head self-attention, with relative position bias or rotary embedding if ``context.position`` selects it."""
 
     def __init__(self, context: MixerContext, *, temperature: float = 1.0) -> None:
         super().__init__()
@@ -129,18 +134,18 @@ class SelfAttention(nn.Module):
         is_relative = context.position == "relative"
         relative = RelativeBias(context.grid, context.num_heads, context.num_prefix) if is_relative else None
         self.qkv = context.make_qkv()
-        self.relative = relative  # drawn before qkv, listed after it
+        self.relative = relative  # initialized before qkv (order of random draws), registered after it
         self.rotary = Rotary(context.head_dim) if context.position == "rope" else None
         self.attend = Attend(temperature=temperature, drop_rate=context.attention_drop_rate)
         self.proj = nn.Linear(context.dim, context.dim, bias=context.proj_bias)
         self.drop = nn.Dropout(context.drop_rate)
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
-        return self.drop(self.proj(self.look(x, grid, num_prefix)))
+        return self.drop(self.proj(self.attend_heads(x, grid, num_prefix)))
 
-    def look(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int) -> Float[Tensor, "b n d"]:
-        """The heads' outputs side by side, before the projection."""
-        q, k, v = self.heads(x)
+    def attend_heads(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int) -> Float[Tensor, "b n d"]:
+        """Compute all heads and concatenate their outputs, without the output projection."""
+        q, k, v = self.project_qkv(x)
         if self.rotary is not None:
             q, k = self.rotary(q, grid, num_prefix), self.rotary(k, grid, num_prefix)
         bias = self.relative(grid, num_prefix) if self.relative is not None else None
@@ -148,20 +153,22 @@ class SelfAttention(nn.Module):
         out = self.attend(q, k, v, bias=bias, layout=Layout(tokens, tokens))
         return rearrange(out, "b h n k -> b n (h k)")
 
-    def heads(self, x: Float[Tensor, "b n d"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, (b, h, n, k) each. Taken apart where they lie: their gradients are then joined in
-        one copy and not in two."""
+    def project_qkv(self, x: Float[Tensor, "b n d"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Project tokens to queries, keys and values, (b, h, n, k) each.
+
+        They are views of the fused projection, so that the backward pass concatenates their gradients in one copy.
+        """
         qkv = rearrange(self.qkv(x), "b n (three h k) -> b n three h k", three=3, h=self.num_heads)
         q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
         return q, k, v
 
 
 @dataclass(frozen=True, kw_only=True)
-class Full(Mixer):
-    """Every token looks at every token: cost grows with the square of their number."""
+class FullAttention(Mixer):
+    """Options of full self-attention: every token attends to every token, at a cost quadratic in their number."""
 
     name: ClassVar[str] = "attention"
-    no_holes: ClassVar[str] = ""
+    no_token_drop: ClassVar[str] = ""
     no_position: ClassVar[Mapping[str, str]] = {}
     temperature: float = 1.0
 
@@ -170,10 +177,11 @@ class Full(Mixer):
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention in which ``x`` asks and ``context`` answers.
+    """Multi-head cross-attention: queries from ``x``, keys and values from ``context``.
 
-    ``layout`` says what both stand for, so that recording can draw maps: ``Layout(Tokens(None, 100, "queries"),
-    Tokens(grid))`` for object queries over the cells of an image. Without it they are two sets of unplaced tokens.
+    Pass ``layout`` to ``forward`` so that recording can map the weights onto the image, for example
+    ``Layout(Tokens(None, 100, "queries"), Tokens(grid))`` for object queries over the cells of an image. Without it
+    neither side has positions.
     """
 
     def __init__(
@@ -206,11 +214,11 @@ class CrossAttention(nn.Module):
     ) -> Float[Tensor, "b n d"]:
         q = rearrange(self.q(x), "b n (h k) -> b h n k", h=self.num_heads)
         k, v = rearrange(self.kv(context), "b m (two h k) -> two b h m k", two=2, h=self.num_heads)
-        out = self.attend(q, k, v, mask=mask, layout=layout or unplaced(x, context))
+        out = self.attend(q, k, v, mask=mask, layout=layout or unplaced_layout(x, context))
         return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
 
 
-def unplaced(x: Float[Tensor, "b n d"], context: Float[Tensor, "b m e"]) -> Layout:
-    """The layout of tokens of which nothing is known but their number."""
+def unplaced_layout(x: Float[Tensor, "b n d"], context: Float[Tensor, "b m e"]) -> Layout:
+    """Describe tokens without known positions."""
     queries = Tokens(None, x.shape[1], "queries")
     return Layout(queries, queries if context is x else Tokens(None, context.shape[1], "context"))

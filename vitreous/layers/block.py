@@ -1,4 +1,4 @@
-"""The residual block: a token mixer and a channel MLP, each on a branch of its own.
+"""Transformer block: a token mixer and a channel MLP, each in a residual branch.
 
 A mixer is any module ``(tokens, grid, num_prefix) → tokens``.
 """
@@ -14,7 +14,10 @@ from vitreous.layers.position import Grid
 
 
 class Block(nn.Module):
-    """What both kinds of block own. ``layer_scale`` is the initial γ, or None for no LayerScale."""
+    """Base of pre-norm and post-norm blocks: their submodules.
+
+    ``layer_scale`` is the initial γ of LayerScale, or None for no LayerScale.
+    """
 
     def __init__(
         self,
@@ -38,7 +41,7 @@ class Block(nn.Module):
 
 
 class PreNormBlock(Block):
-    """x + F(norm(x)): the residual stream is never normalized, so a final norm must follow the last block."""
+    """Pre-norm block, x + F(norm(x)): the residual stream is never normalized, so a final norm must follow."""
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         x = x + self.drop_path(self.scale1(self.mixer(self.norm1(x), grid, num_prefix)))
@@ -46,7 +49,7 @@ class PreNormBlock(Block):
 
 
 class PostNormBlock(Block):
-    """norm(x + F(x)), as in the original Transformer."""
+    """Post-norm block, norm(x + F(x)), as in the original Transformer."""
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         x = self.norm1(x + self.drop_path(self.scale1(self.mixer(x, grid, num_prefix))))

@@ -1,4 +1,4 @@
-"""What mixers share that look at the neighbors of a cell: tokens laid out as a map, a window with a middle."""
+"""Helpers of convolutional token mixers: conversion between tokens and maps, odd kernel sizes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from vitreous.layers.position import Grid
 
 
 def as_map(tokens: Float[Tensor, "b n d"], grid: Grid | None) -> Float[Tensor, "b d y x"]:
-    """A view: channels stay innermost in memory, which is how convolutions on a CPU like them best."""
+    """View tokens as a channels-last map, the fastest memory format for convolutions on a CPU."""
     if grid is None:
-        raise ValueError("neighbors need the whole grid: this mixer does not work with dropped tokens")
+        raise ValueError("neighbors need the whole grid: this mixer does not support dropped tokens")
     return rearrange(tokens, "b (y x) d -> b d y x", y=grid[0], x=grid[1])
 
 
@@ -26,12 +26,12 @@ def as_tokens(cells: Float[Tensor, "b d y x"]) -> Float[Tensor, "b n d"]:
 
 def check_odd(name: str, size: int) -> int:
     if size % 2 == 0:
-        raise ValueError(f"{name} must be odd, to have a middle; got {size}, choose {size + 1}")
+        raise ValueError(f"{name} must be odd, to be centered on a cell; got {size}, choose {size + 1}")
     return size
 
 
 @dataclass(frozen=True, kw_only=True)
 class NeighborMixer(Mixer):
-    """Options of a mixer by which a cell sees the cells around it and nothing else."""
+    """Base of the options of mixers that combine each cell with its neighbors only."""
 
     no_prefix: ClassVar[str] = "they have no neighbors on the grid"

@@ -1,4 +1,4 @@
-"""Convolutions and poolings that torch does not have: standardized filters, and TensorFlow's padding."""
+"""Weight-standardized convolution, and convolution and pooling with TensorFlow's "SAME" padding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 def pad_same(
     x: Float[Tensor, "b c y x"], kernel_size: int, stride: int, *, value: float = 0.0
 ) -> Float[Tensor, "b c v w"]:
-    """As much around a map as leaves ⌈side / stride⌉ cells of it; what cannot be halved goes below and on the right."""
+    """Pad as TensorFlow does ("SAME"), to ⌈side / stride⌉ output cells; odd padding goes below and on the right."""
     if kernel_size == 1:
         return x
     down, across = (max(0, kernel_size - stride + -side % stride) for side in (x.shape[2], x.shape[3]))
@@ -20,10 +20,10 @@ def pad_same(
 
 
 class StdConv2d(nn.Conv2d):
-    """A convolution whose filters are standardized, Ŵ = (W − μ) / √(σ² + ε), each over its own numbers.
+    """Convolution with weight standardization: every filter is normalized to Ŵ = (W − μ) / √(σ² + ε).
 
-    "Weight Standardization", Qiao et al. 2019 (arXiv 1903.10520). It goes with GroupNorm, which needs no large batch.
-    No bias, and padding as in TensorFlow ("SAME"), which with a stride follows the size of the map.
+    "Weight Standardization", Qiao et al. 2019 (arXiv 1903.10520), meant for GroupNorm, which does not need large
+    batches. No bias; padding as in TensorFlow ("SAME"), which depends on the size of the map if the stride is above 1.
     """
 
     def __init__(self, dim_in: int, dim_out: int, kernel_size: int, *, stride: int = 1, eps: float = 1e-8) -> None:
@@ -41,7 +41,7 @@ class StdConv2d(nn.Conv2d):
 
 
 class MaxPoolSame(nn.Module):
-    """The largest value of each window; padding as in TensorFlow, and never the largest."""
+    """Max pooling with TensorFlow's "SAME" padding, by −∞."""
 
     def __init__(self, kernel_size: int, stride: int) -> None:
         super().__init__()

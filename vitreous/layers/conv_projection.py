@@ -1,12 +1,12 @@
-"""Attention whose queries, keys and values come from small convolutions instead of from single tokens (CvT).
+"""Convolutional projection attention (CvT): queries, keys and values are projected by depthwise convolutions.
 
     q, k, v = W_q norm(conv_q(x)),  W_k norm(conv_k(x)),  W_v norm(conv_v(x))
     y       = W · softmax(q kᵀ / √d) v
 
-The convolutions are depthwise, so that they add little to the cost; those of keys and values step over ``kv_stride``
-cells, so that there are kv_stride² times fewer keys. Prefix tokens have no neighbors and skip the convolutions.
+The convolutions are depthwise and add little to the cost; those of keys and values have stride ``kv_stride``, which
+leaves kv_stride² times fewer keys. Prefix tokens have no neighbors and bypass the convolutions.
 
-Note the scale: as in the paper's code it is the root of the whole width d, not of a head's.
+Note the scale: as in the authors' code it is √d of the full width, not of a head.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.layers.attention import Attend
+from vitreous.layers.cells import check_odd
 from vitreous.layers.layout import Layout
 from vitreous.layers.mixer import Mixer, MixerContext, check_heads
 from vitreous.layers.patch import grid_of
@@ -29,7 +30,7 @@ from vitreous.layers.tokens import Tokens
 
 
 class Projection(nn.Module):
-    """W · [prefix; norm(conv(cells))]"""
+    """Convolutional projection, W · [prefix; norm(conv(cells))]."""
 
     def __init__(self, dim: int, kernel: int, stride: int, *, bias: bool = True) -> None:
         super().__init__()
@@ -43,7 +44,7 @@ class Projection(nn.Module):
 
 
 class ConvProjectedAttention(nn.Module):
-    """Multi-head attention of all cells to a grid with sides ``kv_stride`` times smaller."""
+    """Multi-head attention with convolutional projections, to keys on a grid ``kv_stride`` times coarser."""
 
     def __init__(self, context: MixerContext, *, kernel: int = 3, kv_stride: int = 2) -> None:
         super().__init__()
@@ -60,7 +61,7 @@ class ConvProjectedAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         if grid is None:
-            raise ValueError("convolutional projections need the whole grid: they do not work with dropped tokens")
+            raise ValueError("convolutional projections need the whole grid and do not support dropped tokens")
         prefix, cells = x[:, :num_prefix], rearrange(x[:, num_prefix:], "b (y x) d -> b d y x", y=grid[0])
         q, k, v = (
             rearrange(project(prefix, cells), "b m (h k) -> b h m k", h=self.num_heads)
@@ -74,7 +75,7 @@ class ConvProjectedAttention(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvProjection(Mixer):
-    """Every cell looks at all of a coarser grid; queries, keys and values have seen their neighbors."""
+    """Options of convolutional projection attention."""
 
     name: ClassVar[str] = "conv_projection"
     kernel: int = 3
@@ -82,8 +83,7 @@ class ConvProjection(Mixer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kernel % 2 == 0:
-            raise ValueError(f"kernel must be odd, to have a middle; got {self.kernel}, choose {self.kernel + 1}")
+        check_odd("kernel", self.kernel)
 
     def make(self, context: MixerContext) -> ConvProjectedAttention:
         return ConvProjectedAttention(context, kernel=self.kernel, kv_stride=self.kv_stride)

@@ -1,12 +1,12 @@
-"""Cross-covariance attention: channels look at channels, and the cost grows with the number of tokens, not its square.
+"""Cross-covariance attention: channels attend to channels, at a cost linear in the number of tokens.
 
 "XCiT: Cross-Covariance Image Transformers", El-Nouby et al. 2021 (arXiv 2106.09681).
 
-    q̂ = q / ‖q‖,  k̂ = k / ‖k‖                 each channel over all tokens
-    outputᵀ = softmax(τ q̂ᵀ k̂) vᵀ              a map of k × k channels per head; τ is learned, one per head
+    q̂ = q / ‖q‖,  k̂ = k / ‖k‖                 each channel normalized over all tokens
+    outputᵀ = softmax(τ q̂ᵀ k̂) vᵀ              a k × k matrix per head, with a learned τ per head
 
-Every channel of a head becomes an average of the head's channels, with weights that say how alike they are over the
-whole image. Tokens meet in these weights alone: which token stands where makes no difference. The paper divides by its
+Every channel of a head becomes a weighted mean of the head's channels, by their cosine similarity over the whole image.
+Tokens interact only through these weights, so that the operation is permutation-equivariant. The paper divides by its
 temperature; here it is a factor, as in the published weights.
 """
 
@@ -28,7 +28,7 @@ from vitreous.layers.position import Grid
 
 
 class CrossCovariance(nn.Module):
-    """Multi-head attention with channels in the place of tokens; prefix tokens are tokens like any other."""
+    """Multi-head cross-covariance attention; prefix tokens are treated like any other."""
 
     def __init__(self, context: MixerContext) -> None:
         super().__init__()
@@ -48,10 +48,10 @@ class CrossCovariance(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Covariance(Mixer):
-    """Every channel of a head looks at every channel of it, over all tokens: cost grows with the number of tokens."""
+    """Options of cross-covariance attention: the channels of a head attend to each other."""
 
     name: ClassVar[str] = "covariance"
-    no_holes: ClassVar[str] = ""
+    no_token_drop: ClassVar[str] = ""
 
     def make(self, context: MixerContext) -> CrossCovariance:
         return CrossCovariance(context)

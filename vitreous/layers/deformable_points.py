@@ -1,16 +1,16 @@
-"""Deformable attention in Deformable DETR's sense: every query chooses a few points of its own and looks nowhere else.
+"""Multi-scale deformable attention (Deformable DETR): every query attends to a few points that it predicts.
 
 "Deformable DETR: Deformable Transformers for End-to-End Object Detection", Zhu et al. 2020 (arXiv 2010.04159).
 
-    points  = reference + offsets(x)                     per head; offsets in cells, around the query's own place
-    weights = softmax(W x)                               over a head's points, on all maps together
-    output  = W' Σ weight · value(point)                 values read between the cells, zero outside the map
+    points  = reference + offsets(x)                     per head; offsets in cells from the query's position
+    weights = softmax(W x)                               over a head's points on all maps
+    output  = W' Σ weight · value(point)                 bilinear interpolation, zero outside the map
 
-The cost grows with the number of queries, not with its product with the number of keys. No query is compared with any
-key: both where to look and how much follow from the query alone. So the weights belong to points and not to tokens. In
-DAT's sense all queries share their points: see ``deformable.py``.
+The cost is linear in the number of queries. Queries are not compared with keys: both the points and their weights are
+predicted from the query alone, so that the weights belong to points rather than tokens. For DAT's kind, in which all
+queries share their points, see ``deformable.py``.
 
-Locations are (x, y), from 0 at the left and upper edge of a map to 1 at the right and lower one.
+Locations are (x, y), from 0 at the left and upper edge of a map to 1 at the right and lower edge.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Seam
-from vitreous.layers.deformable import centers
+from vitreous.layers.attention import AttentionOp
+from vitreous.layers.deformable import cell_centers
 from vitreous.layers.layout import AnyLayout, Points
 from vitreous.layers.mixer import Mixer, MixerContext, check_heads
 from vitreous.layers.position import Grid
@@ -41,7 +41,7 @@ def deformable_points(
     *,
     weights: Float[Tensor, "b q h l p"],
 ) -> Float[Tensor, "b q hk"]:
-    """Σ over l levels and p points of weight · value; ``values`` are the cells of all levels, one after another."""
+    """Sum weight · value over l levels and p points; ``values`` are the cells of all levels, concatenated."""
     levels = values.split([y * x for y, x in shapes], dim=1)
     sums = []
     for level, (cells, grid) in enumerate(zip(levels, shapes, strict=True)):
@@ -52,8 +52,8 @@ def deformable_points(
     return rearrange(sum(sums[1:], sums[0]), "(b h) k q -> b q (h k)", h=values.shape[2])
 
 
-class PointAttend(Seam):
-    """softmax(logits) over the points of all levels, times what is read there; points and values are their k and v."""
+class PointAttend(AttentionOp):
+    """Attention op over sampling points: q are the logits, k the points on all levels, v the values of all cells."""
 
     def __init__(self, *, drop_rate: float = 0.0) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class PointAttend(Seam):
 
 
 class PointAttention(nn.Module):
-    """``x`` asks and points of ``context`` answer, which is the cells of one or several maps."""
+    """Multi-scale deformable attention: queries from ``x``, values at points of ``context``, the cells of all maps."""
 
     def __init__(
         self,
@@ -120,8 +120,16 @@ class PointAttention(nn.Module):
         reference: Float[Tensor, "#b q l 2"],
         queries: Tokens | None = None,
     ) -> Float[Tensor, "b q d"]:
-        """``reference`` is where each query stands on each of the maps; ``queries`` says what they stand for where they
-        are not the cells of the map: ``Tokens(None, 300, "queries")``."""
+        """Attend from ``x`` to points of ``context``.
+
+        Args:
+            x: Query tokens.
+            context: Cells of all maps in raster order, one map after another.
+            shapes: (rows, columns) of each map.
+            reference: Location of each query on each map.
+            queries: What the queries stand for if they are not the cells of the map, such as
+                ``Tokens(None, 300, "queries")``; for recording.
+        """
         values = rearrange(self.value(context), "b n (h k) -> b n h k", h=self.num_heads)
         logits = rearrange(self.weights(x), "b q (h lp) -> b h q lp", h=self.num_heads)
         locations = self.locations(x, reference, shapes)
@@ -140,16 +148,16 @@ class PointAttention(nn.Module):
         return reference[:, :, None, :, None] + offsets / sizes[:, None]
 
     def init_own(self) -> None:
-        """Each head looks in a direction of its own, its points 1, 2, … cells away, whatever the query."""
+        """Initialize as in the paper: head h samples in direction h, with points 1, 2, … cells away, for any query."""
         for linear in (self.offsets, self.weights):
             nn.init.zeros_(linear.weight)
         nn.init.zeros_(self.weights.bias)
         with torch.no_grad():
-            self.offsets.bias.copy_(star(self.num_heads, self.num_levels, self.num_points).flatten())
+            self.offsets.bias.copy_(ray_offsets(self.num_heads, self.num_levels, self.num_points).flatten())
 
 
-def star(num_heads: int, num_levels: int, num_points: int) -> Float[Tensor, "h l p 2"]:
-    """Rays from the center, one per head, that reach the sides of squares with a half side of 1, 2, … cells."""
+def ray_offsets(num_heads: int, num_levels: int, num_points: int) -> Float[Tensor, "h l p 2"]:
+    """Compute offsets along one ray per head, which end on squares with a half side of 1, 2, … cells."""
     angles = torch.arange(num_heads) * (2 * math.pi / num_heads)
     rays = torch.stack([angles.cos(), angles.sin()], dim=-1)
     rays = rays / rays.abs().amax(-1, keepdim=True)
@@ -158,7 +166,7 @@ def star(num_heads: int, num_levels: int, num_points: int) -> Float[Tensor, "h l
 
 
 class SelfPointAttention(nn.Module):
-    """:class:`PointAttention` of the cells of a map to that map."""
+    """:class:`PointAttention` from the cells of a map to the same map, as a token mixer."""
 
     def __init__(self, context: MixerContext, *, num_points: int = 4) -> None:
         super().__init__()
@@ -173,18 +181,20 @@ class SelfPointAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         if grid is None or num_prefix:
-            raise ValueError(f"deformable attention reads a whole map and nothing else, got {num_prefix} prefix tokens")
-        reference = centers(grid, like=x) / x.new_tensor([grid[1], grid[0]])
+            raise ValueError(
+                f"deformable attention needs a grid and no prefix tokens, got grid={grid}, num_prefix={num_prefix}"
+            )
+        reference = cell_centers(grid, like=x) / x.new_tensor([grid[1], grid[0]])
         return self.points(x, x, shapes=[grid], reference=reference[None, :, None])
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeformablePoints(Mixer):
-    """Every token looks at a few points around its own place, which it chooses itself: cost grows with the tokens."""
+    """Options of Deformable DETR's attention: every token attends to ``num_points`` predicted points per head."""
 
     name: ClassVar[str] = "deformable_points"
-    no_prefix: ClassVar[str] = "it looks at points of a map, where prefix tokens have no place"
-    num_points: int = 4  # of each head
+    no_prefix: ClassVar[str] = "it attends to points of a map, on which prefix tokens have no place"
+    num_points: int = 4  # per head
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,10 +1,10 @@
-"""A depthwise convolution over the grid: every channel is mixed by a small filter of its own.
+"""Depthwise convolution as token mixer: a k × k filter per channel.
 
-    y[i, j] = b + Σ w[u, v] ⊙ x[i + u, j + v]        over k × k neighbors, zeros beyond the border
+    y[i, j] = b + Σ w[u, v] ⊙ x[i + u, j + v]        over k × k neighbors, zero padding
 
-What stands for attention in ConvNeXt ("A ConvNet for the 2020s", Liu et al. 2022, arXiv 2201.03545). The filter is the
-same everywhere and whatever the image shows; no channel speaks to another, which is the MLP's part. It costs k²
-products per number, so that 7×7 is cheap beside an MLP.
+It replaces attention in ConvNeXt ("A ConvNet for the 2020s", Liu et al. 2022, arXiv 2201.03545). Unlike attention
+weights, the filter depends on neither position nor content; mixing channels is left to the MLP. It takes k²
+multiplications per value, so that even 7×7 is cheap compared with the MLP.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vitreous.layers.position import Grid
 
 
 class DepthwiseConv(nn.Module):
-    """A filter of ``kernel`` × ``kernel`` and a bias for each channel."""
+    """Depthwise ``kernel`` × ``kernel`` convolution of tokens, with bias."""
 
     def __init__(self, context: MixerContext, kernel: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class DepthwiseConv(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Depthwise(NeighborMixer):
-    """Every cell sees the ``kernel`` × ``kernel`` cells around it, channel by channel."""
+    """Options of the depthwise convolution mixer."""
 
     name: ClassVar[str] = "depthwise"
     kernel: int = 7

@@ -1,4 +1,4 @@
-"""Between the stages of a pyramid: a map becomes the tokens of one with half the sides."""
+"""Downsampling layers between the stages of a pyramid: from a map to the tokens of a coarser one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vitreous.layers.patch import pad_to_patches
 
 
 class ConvDownsample(nn.Module):
-    """A convolution of 3×3 with stride 2: neighboring tokens share what lies between them."""
+    """Downsample by a 3×3 convolution with stride 2, whose windows overlap."""
 
     def __init__(self, dim_in: int, dim_out: int) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class ConvDownsample(nn.Module):
 
 
 class PatchMerging(nn.Module):
-    """Swin's: every 2×2 tokens side by side, normalized and projected. Odd sides are padded with zeros."""
+    """Patch merging (Swin): concatenate 2×2 tokens, normalize and project. Odd sides are padded with zeros."""
 
     def __init__(self, dim_in: int, dim_out: int, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
@@ -34,9 +34,9 @@ class PatchMerging(nn.Module):
 
 
 class OverlapEmbed(nn.Module):
-    """norm(conv(x)) with a kernel wider than its stride, so that neighboring tokens see some of the same pixels.
+    """Overlapping patch embedding, norm(conv(x)) with a kernel wider than its stride.
 
-    Padded by half a kernel unless told otherwise; sides that the stride does not divide are padded with zeros first.
+    ``padding`` defaults to half the kernel; sides are first zero-padded to a multiple of the stride.
     """
 
     def __init__(

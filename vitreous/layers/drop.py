@@ -1,4 +1,4 @@
-"""Leaving things out during training: whole residual branches, or whole tokens. Both are the identity in evaluation."""
+"""Stochastic depth and token dropping: regularization in training, the identity in evaluation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vitreous.options import checked_float
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: x → b·x/(1−p) with b ~ Bernoulli(1−p) drawn per sample, so the expectation stays."""
+    """Stochastic depth: x → b·x/(1−p) with b ~ Bernoulli(1−p) per sample, which preserves the expectation."""
 
     def __init__(self, rate: float = 0.0) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class DropPath(nn.Module):
 
 
 class TokenDrop(nn.Module):
-    """Keep a random share 1−p of the grid tokens, another choice for every sample; prefix tokens always stay."""
+    """Token dropping: keep a random share 1−p of each sample's cells, and all prefix tokens."""
 
     def __init__(self, rate: float = 0.0) -> None:
         super().__init__()

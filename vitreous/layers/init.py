@@ -1,4 +1,4 @@
-"""How weights start, paper by paper."""
+"""Weight initialization, paper by paper. Each ``init_*`` function is meant for ``module.apply``."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from torch import Tensor, nn
 
 
 def trunc_normal_(tensor: Tensor, std: float = 0.02) -> Tensor:
-    """Normal with deviation ``std``, as DeiT and timm draw it.
+    """Draw from a normal distribution with standard deviation ``std``, as DeiT and timm do.
 
-    Their call cuts at ±2 *absolute*, which is 100 deviations here, so it never cuts; texts that speak of
-    "resampling outside 2σ" describe another distribution.
+    Their call truncates at ±2 *absolute*, which is 100 standard deviations here, so that it never truncates;
+    descriptions of it as "truncated at 2σ" are wrong.
     """
     return nn.init.trunc_normal_(tensor, std=std)
 
 
 @runtime_checkable
 class HasOwnInit(Protocol):
-    """A part that starts in a way of its own wherever it is put: ``apply`` comes to it after its children."""
+    """A module with its own initialization in every model; ``apply`` reaches it after its children."""
 
     def init_own(self) -> None: ...
 
 
 def init_deit(module: nn.Module) -> None:
-    """DeiT: every matrix normal with deviation 0.02, every bias zero; the patch projection keeps torch's default."""
+    """DeiT: linear weights normal with σ = 0.02, biases zero; the patch projection keeps PyTorch's default."""
     if isinstance(module, nn.Linear):
         trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
@@ -35,7 +35,7 @@ def init_deit(module: nn.Module) -> None:
 
 
 def init_convnext(module: nn.Module) -> None:
-    """ConvNeXt: every matrix and every filter normal with deviation 0.02, every bias zero."""
+    """ConvNeXt: linear and convolution weights normal with σ = 0.02, biases zero."""
     if isinstance(module, nn.Linear | nn.Conv2d):
         trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
@@ -45,7 +45,7 @@ def init_convnext(module: nn.Module) -> None:
 
 
 def init_vit(module: nn.Module) -> None:
-    """ViT: Xavier-uniform matrices, biases zero; the patch projection LeCun-normal."""
+    """ViT: linear weights Xavier-uniform, the patch projection LeCun-normal, biases zero."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
@@ -59,9 +59,9 @@ def init_vit(module: nn.Module) -> None:
 
 
 def init_efficient(module: nn.Module) -> None:
-    """EfficientNet: convolutions normal with variance 2 over the outputs that an input reaches, biases zero."""
+    """EfficientNet: convolution weights normal with variance 2 / fan-out, biases zero."""
     if isinstance(module, nn.Conv2d):
-        reach = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
-        nn.init.normal_(module.weight, std=math.sqrt(2 / reach))
+        fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
+        nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
         if module.bias is not None:
             nn.init.zeros_(module.bias)

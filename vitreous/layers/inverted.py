@@ -1,8 +1,7 @@
-"""The inverted residual as MobileNetV2 has it: widen, look around channel by channel, narrow again.
+"""Inverted residual block (MobileNetV2): pointwise expansion, depthwise convolution, pointwise projection.
 
-"MobileNetV2: Inverted Residuals and Linear Bottlenecks", Sandler et al. 2018 (arXiv 1801.04381).
-
-Its relative that normalizes first and weighs its channels is in ``layers/mbconv.py``.
+"MobileNetV2: Inverted Residuals and Linear Bottlenecks", Sandler et al. 2018 (arXiv 1801.04381). The pre-normalized
+variant with squeeze-and-excitation is in ``layers/mbconv.py``.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from vitreous.layers.mbconv import ACTIVATIONS, Parts
 
 
 class InvertedResidual(nn.Module):
-    """x + norm(W₂ · act(norm(depthwise(act(norm(W₁ · x))))))
+    """Inverted residual, x + norm(W₂ · act(norm(depthwise(act(norm(W₁ · x)))))).
 
-    Where the width changes or a stride of 2 halves the map there is no x to add, and the branch is all.
+    Without the shortcut if the width changes or the stride is above 1.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class InvertedResidual(nn.Module):
 def conv_norm(
     dim_in: int, dim_out: int, kernel_size: int, *, stride: int = 1, groups: int = 1, act: str | None = "silu"
 ) -> nn.Sequential:
-    """act(norm(conv(x))), padded so that ⌈side / stride⌉ cells are left; ``act=None`` leaves it out."""
+    """Create act(norm(conv(x))) with ⌈side / stride⌉ output cells; ``act=None`` omits the activation."""
     conv = nn.Conv2d(dim_in, dim_out, kernel_size, stride, padding=kernel_size // 2, groups=groups, bias=False)
     parts: Parts = [("conv", conv), ("norm", nn.BatchNorm2d(dim_out))]
     if act is not None:

@@ -1,10 +1,10 @@
-"""Local attention: every cell looks at the cells around it, side by side or some steps apart.
+"""Neighborhood attention: every cell attends to the cells around it, optionally dilated.
 
-    N(y, x) = {(y + d·i, x + d·j) : |i|, |j| ≤ r}, as far as the grid reaches        d the dilation, 1 for local
+    N(y, x) = {(y + d·i, x + d·j) : |i|, |j| ≤ r}, clipped to the grid        d is the dilation
 
-Neighborhoods have two dimensions ("Stand-Alone Self-Attention in Vision Models", Ramachandran et al. 2019, arXiv
-1906.05909), and what lies outside is left out before the softmax. Dilated ones reach further at the same cost ("Dilated
-Neighborhood Attention Transformer", Hassani and Shi 2022, arXiv 2209.15001).
+Neighborhoods are two-dimensional ("Stand-Alone Self-Attention in Vision Models", Ramachandran et al. 2019, arXiv
+1906.05909) and masked before the softmax. Dilation enlarges them at the same cost ("Dilated Neighborhood Attention
+Transformer", Hassani and Shi 2022, arXiv 2209.15001).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from torch import Tensor
 
 from vitreous.layers.mixer import MixerContext
 from vitreous.layers.position import Grid
-from vitreous.layers.sparse import Groups, Sparse, SparseAttention, outer, outer_places
+from vitreous.layers.sparse import Groups, Sparse, SparseAttention, outer, outer_positions
 
-#: Side of a group of queries, at most: larger ones look at more keys in vain, smaller ones gather keys more often.
+#: Largest side of a group of queries: larger groups mask out more keys, smaller ones gather keys more often.
 LARGEST_SIDE = 8
 
 
 class NeighborAttention(SparseAttention):
-    """Groups are blocks of cells, and their keys the cells around them.
+    """Neighborhood attention; groups are blocks of cells, and their keys the cells in and around the block.
 
-    With dilation d a cell meets only cells whose row and column leave the same remainders when divided by d. Such a
-    *phase* of the grid is a grid of its own with plain neighborhoods. All of this holds for rows and columns apart.
+    With dilation d, cells attend only to cells whose row and column are equal modulo d. Such a *phase* of the grid is
+    itself a grid, with undilated neighborhoods. Rows and columns are independent.
     """
 
     def __init__(self, context: MixerContext, radius: int, dilation: int = 1) -> None:
@@ -45,34 +45,34 @@ class NeighborAttention(SparseAttention):
 
 
 def neighborhoods(grid: Grid, radius: int, dilation: int = 1, *, largest_side: int, device: torch.device) -> Groups:
-    """Blocks of at most ``largest_side``² cells, and the cells within ``radius`` steps of them."""
+    """Group cells into blocks of at most ``largest_side``² cells, with the cells within ``radius`` steps as keys."""
     rows, columns = (neighbors(length, radius, dilation, largest_side=largest_side, device=device) for length in grid)
-    both = rows.seen[:, None, :, None, :, None] & columns.seen[None, :, None, :, None, :]
+    both = rows.mask[:, None, :, None, :, None] & columns.mask[None, :, None, :, None, :]
     return Groups(
         queries=outer(rows.queries, columns.queries, grid[1]),
         keys=outer(rows.keys, columns.keys, grid[1]),
-        seen=rearrange(both, "a b i j k l -> (a b) (i j) (k l)"),
-        homes=outer_places(rows.queries, columns.queries)[rows.homes][:, columns.homes].flatten(),
+        mask=rearrange(both, "a b i j k l -> (a b) (i j) (k l)"),
+        positions=outer_positions(rows.queries, columns.queries)[rows.positions][:, columns.positions].flatten(),
     )
 
 
-class Line(NamedTuple):
-    """The same along one axis."""
+class AxisGroups(NamedTuple):
+    """:class:`~vitreous.layers.sparse.Groups` along one axis."""
 
     queries: Int[Tensor, "a i"]
     keys: Int[Tensor, "a k"]
-    seen: Bool[Tensor, "a i k"]
-    homes: Int[Tensor, " length"]
+    mask: Bool[Tensor, "a i k"]
+    positions: Int[Tensor, " length"]
 
 
-def neighbors(length: int, radius: int, dilation: int, *, largest_side: int, device: torch.device) -> Line:
-    """Blocks of each phase with the steps around them; inside a phase cells are counted in steps of ``dilation``.
+def neighbors(length: int, radius: int, dilation: int, *, largest_side: int, device: torch.device) -> AxisGroups:
+    """Group the cells along one axis into blocks of each phase; steps within a phase are ``dilation`` cells apart.
 
-    A query beyond the end of its phase becomes the phase's last cell, so that every query sees something. A block's
-    keys are moved inside where they would begin before or end after the phase.
+    Queries beyond the end of their phase are clamped to its last cell, so that every query has keys. The key range of a
+    block is shifted inwards where it would exceed the phase.
     """
     num_phases = min(dilation, length)
-    num_steps = -(-length // dilation)  # of the first phase; the others may have one less
+    num_steps = -(-length // dilation)  # in the first phase; the others may have one fewer
     num_blocks = -(-num_steps // largest_side)
     side = -(-num_steps // num_blocks)
     span = min(side + 2 * radius, num_steps)
@@ -83,21 +83,21 @@ def neighbors(length: int, radius: int, dilation: int, *, largest_side: int, dev
     query = (start + torch.arange(side, device=device)).minimum(last)
     key = (start - radius).clamp(0, num_steps - span) + torch.arange(span, device=device)
     near = (query[..., :, None] - key[..., None, :]).abs() <= radius
-    seen = near & (key <= last)[..., None, :]
+    mask = near & (key <= last)[..., None, :]
 
     cell = torch.arange(length, device=device)
     step = cell // dilation
-    return Line(
+    return AxisGroups(
         (phase + dilation * query).flatten(0, 1),
         (phase + dilation * key.minimum(last)).flatten(0, 1),
-        seen.flatten(0, 1),
+        mask.flatten(0, 1),
         (cell % dilation * num_blocks + step // side) * side + step % side,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Local(Sparse):
-    """Every cell looks at the (2·radius + 1)² cells around it."""
+    """Options of neighborhood attention: each cell attends to the (2·radius + 1)² cells around it."""
 
     name: ClassVar[str] = "local"
     radius: int = 3
@@ -108,7 +108,7 @@ class Local(Sparse):
 
 @dataclass(frozen=True, kw_only=True)
 class Dilated(Sparse):
-    """Every cell looks at (2·radius + 1)² cells around it, ``dilation`` cells apart."""
+    """Options of dilated neighborhood attention: (2·radius + 1)² cells around each, ``dilation`` cells apart."""
 
     name: ClassVar[str] = "dilated"
     radius: int = 3

@@ -1,7 +1,6 @@
-"""The inverted residual: widen, look around channel by channel, weigh the channels, narrow again.
+"""MBConv: inverted residual block with squeeze-and-excitation, pre-normalized as in CoAtNet and MaxViT.
 
-"MobileNetV2", Sandler et al. 2018 (arXiv 1801.04381), with the weighing of "Squeeze-and-Excitation Networks",
-Hu et al. 2017 (1709.01507); normalized at its beginning as in CoAtNet and MaxViT.
+"MobileNetV2", Sandler et al. 2018 (arXiv 1801.04381); "Squeeze-and-Excitation Networks", Hu et al. 2017 (1709.01507).
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "silu": nn.SiLU, "re
 
 @dataclass(frozen=True, kw_only=True)
 class MBConvOptions(Options):
-    """What such blocks differ in from paper to paper."""
+    """Options of MBConv blocks, which differ from paper to paper."""
 
     expand_ratio: float = 4.0
-    expand_from: Literal["input", "output"] = "output"  # the width that is multiplied
+    expand_from: Literal["input", "output"] = "output"  # the width that expand_ratio multiplies
     act: Literal["gelu", "silu"] = "gelu"
-    act_first: bool = False  # an activation after the first norm too
-    halve: Literal["conv", "pool"] = "conv"  # with stride 2: in the depthwise convolution, or by means before it all
-    squeeze_ratio: float = 1 / 16  # of the widened width
-    squeeze_first: bool = False  # the channels are weighed before the depthwise convolution's norm, not behind it
+    act_first: bool = False  # also an activation after the first norm
+    halve: Literal["conv", "pool"] = "conv"  # stride 2: in the depthwise convolution, or by average pooling first
+    squeeze_ratio: float = 1 / 16  # of the expanded width
+    squeeze_first: bool = False  # squeeze-and-excitation before the depthwise convolution's norm
     squeeze_act: Literal["silu", "relu"] = "silu"
     bias: bool = True  # of the last convolution and of the shortcut
 
 
 class SqueezeExcite(nn.Module):
-    """x ⊙ σ(W₂ act(W₁ mean(x))): each channel weighed by what all channels say on average."""
+    """Squeeze-and-excitation, x ⊙ σ(W₂ act(W₁ mean(x))): gates channels by global average pooling."""
 
     def __init__(self, dim: int, squeezed_dim: int, *, act: str = "silu") -> None:
         super().__init__()
@@ -50,9 +49,9 @@ class SqueezeExcite(nn.Module):
 
 
 class MBConv(nn.Module):
-    """shortcut(x) + W₂ · squeeze(act(norm(depthwise(act(norm(W₁ · norm(x)))))))
+    """MBConv block, shortcut(x) + W₂ · squeeze(act(norm(depthwise(act(norm(W₁ · norm(x))))))).
 
-    With stride 2 the shortcut is the mean of 2×2 cells, projected if the width changes; else it is x itself.
+    With stride 2 the shortcut is 2×2 average pooling, projected if the width changes; otherwise it is the identity.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class MBConv(nn.Module):
     ) -> None:
         super().__init__()
         if stride == 1 and dim_in != dim_out:
-            raise ValueError(f"only a block with stride 2 changes its width, got {dim_in} → {dim_out} with stride 1")
+            raise ValueError(f"a block with stride 1 must keep its width, got {dim_in} → {dim_out}")
         self.branch = make_branch(dim_in, dim_out, options, stride)
         self.shortcut = make_shortcut(dim_in, dim_out, options) if stride == 2 else nn.Identity()
         self.drop_path = DropPath(drop_path_rate)
@@ -77,7 +76,7 @@ def make_branch(dim_in: int, dim_out: int, options: MBConvOptions, stride: int) 
     if options.act_first:
         parts += [("act", act())]
     if conv_stride < stride:
-        parts += [("pool", halving_mean())]
+        parts += [("pool", mean_pool_2x2())]
     parts += [
         ("expand", nn.Conv2d(dim_in, hidden, 1, bias=False)),
         ("norm1", nn.BatchNorm2d(hidden)),
@@ -93,9 +92,9 @@ def make_branch(dim_in: int, dim_out: int, options: MBConvOptions, stride: int) 
 
 def make_shortcut(dim_in: int, dim_out: int, options: MBConvOptions) -> nn.Sequential:
     widen = nn.Conv2d(dim_in, dim_out, 1, bias=options.bias) if dim_in != dim_out else nn.Identity()
-    return nn.Sequential(OrderedDict([("pool", halving_mean()), ("widen", widen)]))
+    return nn.Sequential(OrderedDict([("pool", mean_pool_2x2()), ("widen", widen)]))
 
 
-def halving_mean() -> nn.AvgPool2d:
-    """The mean of every 2×2 cells; on an odd side, of those that there are."""
+def mean_pool_2x2() -> nn.AvgPool2d:
+    """Create 2×2 average pooling that rounds odd sides up and excludes padding."""
     return nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False)

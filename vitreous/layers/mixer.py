@@ -1,8 +1,8 @@
-"""What every token mixer has in common: it is chosen by name or by its options, and built from its context.
+"""Token mixers: the interface of attention and its alternatives, chosen by name or by options.
 
-A mixer is a module ``(tokens, grid, num_prefix) → tokens``. Beside it stand its options, a frozen dataclass such as
-``Performer(num_features=128)``, whose ``build(context)`` makes the module. The module takes the context first and its
-own options after it: ``PerformerAttention(context, num_features=128)``. ``layers/mixers.py`` is the table of them all.
+A token mixer is a module ``(tokens, grid, num_prefix) → tokens``. Its options are a frozen dataclass such as
+``Performer(num_features=128)``, whose ``build(context)`` makes the module for one block of a model:
+``PerformerAttention(context, num_features=128)``. ``layers/mixers.py`` registers all of them by name.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from vitreous.options import Named
 
 @dataclass(frozen=True, kw_only=True)
 class MixerContext:
-    """What a mixer must know of the model around it."""
+    """What a mixer needs to know about its block and model: widths, grid, position encoding, rates."""
 
     dim: int
     num_heads: int
-    grid: Grid  # of the image size that the model is built for; others come at run time
+    grid: Grid  # for the configured image size; other sizes may occur at run time
     num_prefix: int = 0
-    position: Literal["added", "relative", "rope"] = "added"  # added to the tokens, or a matter of the mixer
-    stage: int = 0  # counted from the finest
+    position: Literal["added", "relative", "rope"] = "added"  # to the tokens; otherwise in the mixer
+    stage: int = 0  # 0 is the finest
     index: int = 0  # of the block in its stage
-    drops_tokens: bool = False  # in training the grid has holes
+    drops_tokens: bool = False  # in training some cells are missing
     qkv_bias: bool = True
     proj_bias: bool = True
     drop_rate: float = 0.0
@@ -41,7 +41,7 @@ class MixerContext:
         return self.dim // self.num_heads
 
     def make_qkv(self) -> nn.Linear:
-        """The projection of a token to its query, key and value, side by side."""
+        """Create the fused projection of tokens to queries, keys and values."""
         check_heads(self.dim, self.num_heads)
         return nn.Linear(self.dim, 3 * self.dim, bias=self.qkv_bias)
 
@@ -53,37 +53,43 @@ def check_heads(dim: int, num_heads: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Mixer(Named):
-    """Options of a mixer. The three reasons say why it cannot serve somewhere; an empty one means that it can."""
+    """Options of a token mixer; subclass it, implement :meth:`make` and register it in ``layers/mixers.py``.
+
+    ``no_prefix``, ``no_token_drop`` and ``no_position`` hold the reasons why a mixer does not support prefix tokens,
+    token dropping or a position encoding; an empty reason means that it does.
+    """
 
     key: ClassVar[str] = "mixer"
     no_prefix: ClassVar[str] = ""
-    no_holes: ClassVar[str] = "it looks at neighbors on the grid"
+    no_token_drop: ClassVar[str] = "it needs every cell's neighbors"
     no_position: ClassVar[Mapping[str, str]] = {
         "relative": "it never forms the logits that a relative bias is added to",
-        "rope": "it does not turn queries and keys",
+        "rope": "it does not rotate queries and keys",
     }
 
     def build(self, context: MixerContext) -> nn.Module:
-        """The module, or an error that says why this mixer cannot serve in this context."""
+        """Create the module, or raise a ValueError with the reason why the mixer does not fit this context."""
         if context.num_prefix and self.no_prefix:
             raise ValueError(
-                f"mixer {self.name!r} cannot serve with prefix tokens ({self.no_prefix}); "
-                "choose a model without, in many families by class_token=False (and pool='mean' in a ViT)"
+                f"mixer {self.name!r} does not support prefix tokens ({self.no_prefix}); "
+                "use a model without them, in many families class_token=False (and pool='mean' in a ViT)"
             )
-        if context.drops_tokens and self.no_holes:
-            raise ValueError(f"mixer {self.name!r} cannot serve with token_drop_rate ({self.no_holes}); set it to 0")
+        if context.drops_tokens and self.no_token_drop:
+            raise ValueError(
+                f"mixer {self.name!r} does not support token_drop_rate ({self.no_token_drop}); set it to 0"
+            )
         if reason := self.no_position.get(context.position):
             raise ValueError(
-                f"mixer {self.name!r} cannot serve with position={context.position!r} ({reason}); choose 'learned'"
+                f"mixer {self.name!r} does not support position={context.position!r} ({reason}); choose 'learned'"
             )
         return self.make(context)
 
     @abstractmethod
     def make(self, context: MixerContext) -> nn.Module:
-        """The module for a context that has been found to suit."""
+        """Create the module; :meth:`build` has checked that the context is supported."""
 
-    def at(self, values: tuple[Any, ...], context: MixerContext) -> Any:
-        """One of several values, by the stage: the last one serves all further stages."""
+    def for_stage(self, values: tuple[Any, ...], context: MixerContext) -> Any:
+        """Select the stage's value; the last value applies to all further stages."""
         return values[min(context.stage, len(values) - 1)]
 
     @classmethod

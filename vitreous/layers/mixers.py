@@ -1,8 +1,8 @@
-"""Every mixer by name, with the options it has unless told otherwise. A new mixer is one file and one line here."""
+"""Registry of token mixers by name, with default options. A new mixer is one file, and one line here."""
 
 from __future__ import annotations
 
-from vitreous.layers.attention import Full
+from vitreous.layers.attention import FullAttention
 from vitreous.layers.block_sparse import BlockSparse
 from vitreous.layers.conv_projection import ConvProjection
 from vitreous.layers.covariance import Covariance
@@ -14,14 +14,14 @@ from vitreous.layers.mixer import Mixer
 from vitreous.layers.performer import Performer
 from vitreous.layers.pooling import Pool
 from vitreous.layers.reduction import Reduction
-from vitreous.layers.rep_conv import Rep
+from vitreous.layers.rep_conv import RepConvMixer
 from vitreous.layers.separable import Separable
 from vitreous.layers.window import Window
 
 MIXERS: dict[str, Mixer] = {
     mixer.name: mixer
     for mixer in (
-        Full(),
+        FullAttention(),
         Window(),
         Reduction(),
         ConvProjection(),
@@ -32,7 +32,7 @@ MIXERS: dict[str, Mixer] = {
         Local(),
         Dilated(),
         BlockSparse(),
-        Rep(),
+        RepConvMixer(),
         Depthwise(),
         Pool(),
         Separable(),

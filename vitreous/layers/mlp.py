@@ -1,4 +1,4 @@
-"""The channel MLP of a block, plain and gated, and an activation made for it."""
+"""The channel MLP of a block, plain and gated (SwiGLU), and the StarReLU activation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Mlp(nn.Module):
-    """W₂ · act(W₁ x)"""
+    """Two-layer MLP, W₂ · act(W₁ x)."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Mlp(nn.Module):
 
 
 class GatedMlp(nn.Module):
-    """SwiGLU: W₂ · (SiLU(W_g x) ⊙ W_v x); gate and value stand stacked in ``fc1``."""
+    """SwiGLU: W₂ · (SiLU(W_g x) ⊙ W_v x); ``fc1`` computes gate and value in one product."""
 
     def __init__(self, dim: int, hidden_dim: int, *, drop_rate: float = 0.0) -> None:
         super().__init__()
@@ -47,10 +47,10 @@ class GatedMlp(nn.Module):
 
 
 class StarReLU(nn.Module):
-    """s · relu(x)² + b with two learned numbers, 1 and 0 at first: cheaper than GELU.
+    """s · relu(x)² + b with learned scalars s and b, initially 1 and 0; cheaper than GELU.
 
-    "MetaFormer Baselines for Vision", Yu et al. 2022 (arXiv 2210.13452). With s = 0.8944 and b = −0.4472 it would turn
-    standard normal numbers into some of mean 0 and variance 1; the authors' code lets it find its own way from 1 and 0.
+    "MetaFormer Baselines for Vision", Yu et al. 2022 (arXiv 2210.13452). s = 0.8944 and b = −0.4472 would map standard
+    normal inputs to mean 0 and variance 1; like the authors' code, it learns them from 1 and 0.
     """
 
     def __init__(self) -> None:

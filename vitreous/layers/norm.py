@@ -1,4 +1,4 @@
-"""LayerNorm is torch's own, (x − μ)/√(σ² + ε)·γ + β, with ε set by each family; here is what goes with it."""
+"""Normalization over a whole image, and LayerScale. LayerNorm is PyTorch's, with ε set by each model family."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 
 class ImageNorm(nn.GroupNorm):
-    """(x − μ)/√(σ² + ε)·γ + β with μ and σ² over all channels of all tokens: GroupNorm with a single group.
+    """GroupNorm with a single group: (x − μ)/√(σ² + ε)·γ + β with μ and σ² over all channels of all tokens.
 
-    LayerNorm makes all tokens equally strong; this keeps which are stronger. It is computed as LayerNorm over an image
-    because torch wants channels first for GroupNorm, and tokens would be copied there and back.
+    Unlike LayerNorm it preserves differences in norm between tokens. It is computed by ``F.layer_norm`` over the image,
+    since PyTorch's GroupNorm expects channels first, which would copy the tokens twice.
     """
 
     def __init__(self, dim: int, *, eps: float = 1e-5, bias: bool = True) -> None:
@@ -27,12 +27,12 @@ class ImageNorm(nn.GroupNorm):
         return normed if self.bias is None else normed + self.bias
 
 
-#: Makes the norm of a block from its width and ``eps``: LayerNorm, or one with options bound by ``partial``.
+#: Creates a block's norm from its width and ``eps``, such as ``nn.LayerNorm`` or a ``partial`` of it.
 MakeNorm = Callable[..., nn.LayerNorm | ImageNorm]
 
 
 class LayerScale(nn.Module):
-    """γ ⊙ x with one learned γ per channel that starts small, so that a deep network starts near the identity."""
+    """LayerScale, γ ⊙ x: a learned γ per channel, initially small, so that deep networks start near the identity."""
 
     def __init__(self, dim: int, initial: float = 1e-5) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class LayerScale(nn.Module):
 
 
 class MapScale(LayerScale):
-    """The same for a map, whose channels come before its rows and columns."""
+    """LayerScale for channels-first maps."""
 
     def forward(self, x: Float[Tensor, "b d y x"]) -> Float[Tensor, "b d y x"]:
         return x * self.gamma[:, None, None]

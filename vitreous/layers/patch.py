@@ -1,4 +1,4 @@
-"""From pixels to tokens: cut the image into patches, project each to a vector."""
+"""Patch embedding and convolutional stems: from pixels to tokens."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from vitreous.layers.position import Grid
 
 
 def patchify(images: Float[Tensor, "b c y x"], patch_size: tuple[int, int]) -> Float[Tensor, "b n p"]:
-    """Each patch as one row of its pixels, channel by channel; sides must be multiples of the patch."""
+    """Flatten each patch to a row of pixels, channel-major; sides must be multiples of the patch size."""
     return rearrange(images, "b c (y p) (x q) -> b (y x) (c p q)", p=patch_size[0], q=patch_size[1])
 
 
 def grid_of(image_size: tuple[int, int], patch_size: tuple[int, int]) -> Grid:
-    """Cells of an image, the last ones padded."""
+    """Compute the number of patches along each axis, rounded up."""
     return -(-image_size[0] // patch_size[0]), -(-image_size[1] // patch_size[1])
 
 
 def pad_to_patches(images: Float[Tensor, "b c y x"], patch_size: tuple[int, int]) -> Float[Tensor, "b c v w"]:
-    """Zeros below and on the right (the mean color, after normalization), so that no pixel is lost."""
+    """Pad with zeros (the mean color, after normalization) below and on the right to a multiple of the patch size."""
     below, right = (-images.shape[2]) % patch_size[0], (-images.shape[3]) % patch_size[1]
     return F.pad(images, (0, right, 0, below)) if below or right else images
 
 
-class PatchProduct(nn.Conv2d):
-    """A convolution whose kernel is as large as its stride, computed as what it is: a matrix product of the patches.
+class PatchMatmul(nn.Conv2d):
+    """A convolution whose stride equals its kernel size, computed as a matrix product of flattened patches.
 
-    The same numbers, and on a CPU mostly the faster way to them where a patch's rows lie whole in memory, as in an
-    image. Maps made of tokens have their channels there; for large ones of those a convolution is faster.
+    On a CPU this is mostly faster for images, whose patch rows are contiguous in memory. For large channels-last maps a
+    convolution is faster.
     """
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d v w"]:
@@ -45,14 +45,14 @@ class PatchProduct(nn.Conv2d):
 
 
 class PatchEmbed(nn.Module):
-    """token = W · patch + b, as a matrix product or, for maps, as a strided convolution: the same numbers."""
+    """Patch embedding, token = W · patch + b, as a matrix product or as a strided convolution, with equal results."""
 
     def __init__(
         self, patch_size: tuple[int, int], num_channels: int, dim: int, *, method: Literal["linear", "conv"] = "linear"
     ) -> None:
         super().__init__()
         self.patch_size = patch_size
-        make = PatchProduct if method == "linear" else nn.Conv2d
+        make = PatchMatmul if method == "linear" else nn.Conv2d
         self.proj = make(num_channels, dim, kernel_size=patch_size, stride=patch_size)
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
@@ -60,10 +60,10 @@ class PatchEmbed(nn.Module):
 
 
 class ConvStem(nn.Module):
-    """Small convolutions of stride 2 instead of one large patch ("Early Convolutions Help Transformers See Better",
-    Xiao et al. 2021, arXiv 2106.14881): log₂(patch) of them, each doubling the width, then a projection.
+    """Convolutional stem: log₂(patch) convolutions of 3×3 with stride 2, each doubling the width, then a projection.
 
-    Made to learn faster early on; in ``vit_tiny_16`` it adds 7 % to the MACs.
+    "Early Convolutions Help Transformers See Better", Xiao et al. 2021 (arXiv 2106.14881). It speeds up early training
+    and adds 7 % to the MACs of ``vit_tiny_16``.
     """
 
     def __init__(self, patch_size: tuple[int, int], num_channels: int, dim: int) -> None:
@@ -84,11 +84,11 @@ def conv_norm_relu(width_in: int, width_out: int) -> nn.Sequential:
 
 
 class Whiten(nn.Module):
-    """2×2 neighborhoods of all channels as a cosine transform sees them, each coefficient with mean 0 and variance 1.
+    """Whitening layer: standardized cosine-transform (DCT) coefficients of 2×2 neighborhoods across all channels.
 
-    Neighboring pixels say nearly the same, which makes the first layer of a network slow to learn. The coefficients of
-    natural images are nearly uncorrelated, whatever the data (Jordan 2024, arXiv 2404.00498, learns such filters from
-    the data). Both signs go through GELU, so that no direction is lost: 8 channels for every one.
+    Neighboring pixels are highly correlated, which slows down training of the first layer. The DCT coefficients of
+    natural images are nearly uncorrelated, for any dataset (Jordan 2024, arXiv 2404.00498, fits such filters to the
+    data). Both signs pass through GELU, so that no direction is lost: 8 output channels per input channel.
     """
 
     def __init__(self, num_channels: int) -> None:
@@ -103,22 +103,21 @@ class Whiten(nn.Module):
         return self.act(torch.cat([x, -x], dim=1))
 
     def filters(self, like: Tensor) -> Float[Tensor, "k c 2 2"]:
-        square, colors = cosines(2, like), cosines(self.num_channels, like)
+        square, colors = dct_basis(2, like), dct_basis(self.num_channels, like)
         return torch.einsum("kc,vy,wx->kvwcyx", colors, square, square).flatten(0, 2)
 
 
-def cosines(size: int, like: Tensor) -> Float[Tensor, "k n"]:
-    """The orthonormal basis of the cosine transform: the mean first, then ever faster waves."""
+def dct_basis(size: int, like: Tensor) -> Float[Tensor, "k n"]:
+    """Compute the orthonormal DCT basis, from the constant to the highest frequency."""
     waves = torch.arange(size, device=like.device, dtype=like.dtype)
     basis = torch.cos(math.pi / size * waves[:, None] * (waves + 0.5))
     return basis / basis.norm(dim=1, keepdim=True)
 
 
 class ResidualStem(nn.Module):
-    """A small convolutional network as the stem: whitened pixels, then at each halving a convolution at full
-    resolution, pooled by maximum, and a second one beside a residual.
+    """Residual convolutional stem: whitening, then :class:`ResidualStemStage` until a cell is a patch.
 
-    Costs more than :class:`ConvStem`; made for small images, where most of what there is to see is local.
+    More expensive than :class:`ConvStem`; meant for small images, whose content is mostly local.
     """
 
     def __init__(self, patch_size: tuple[int, int], num_channels: int, dim: int) -> None:
@@ -127,7 +126,7 @@ class ResidualStem(nn.Module):
         widths = stem_widths(patch_size, dim, narrowest=32)
         self.whiten = Whiten(num_channels)
         self.stages = nn.ModuleList(
-            PoolThenRefine(a, b) for a, b in itertools.pairwise([8 * num_channels, *widths])
+            ResidualStemStage(a, b) for a, b in itertools.pairwise([8 * num_channels, *widths])
         )  # fmt: skip
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
@@ -137,8 +136,8 @@ class ResidualStem(nn.Module):
         return rearrange(x, "b d y x -> b (y x) d")
 
 
-class PoolThenRefine(nn.Module):
-    """y = GELU(norm(maxpool(conv(x)))); y + GELU(norm(conv(y)))"""
+class ResidualStemStage(nn.Module):
+    """y = GELU(norm(maxpool(conv(x)))); y + GELU(norm(conv(y))), with half the sides."""
 
     def __init__(self, width_in: int, width_out: int) -> None:
         super().__init__()
@@ -155,9 +154,9 @@ class PoolThenRefine(nn.Module):
 
 
 def stem_widths(patch_size: tuple[int, int], dim: int, *, narrowest: int) -> list[int]:
-    """Widths after each halving from 1 pixel to a patch: doubling up to ``dim``."""
+    """Compute the width after each halving from pixels to patches: doubling up to ``dim``."""
     side = patch_size[0]
     if patch_size != (side, side) or side < 2 or side & (side - 1):
-        raise ValueError(f"a convolutional stem needs a square patch of 2, 4, 8 … pixels, got {patch_size}")
+        raise ValueError(f"a convolutional stem needs square patches with a side of 2, 4, 8 … pixels, got {patch_size}")
     num_halvings = side.bit_length() - 1
     return [min(dim, max(narrowest, dim >> (num_halvings - 1 - i))) for i in range(num_halvings)]

@@ -1,18 +1,18 @@
-"""Performer: attention through random features, at a cost that grows with the number of tokens.
+"""Performer: softmax attention approximated by random features, at a cost linear in the number of tokens.
 
 "Rethinking Attention with Performers", Choromanski et al. 2020 (arXiv 2009.14794).
 
-    φ(x) = exp(W x' − ‖x'‖²/2) / √r,   x' = x / k^¼        r rows of W, so that E[φ(q)·φ(k)] = exp(q·k / √k)
-    output_i = Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j)    the sums over j are taken once for all i
+    φ(x) = exp(W x' − ‖x'‖²/2) / √r,   x' = x / k^¼        W has r random rows: E[φ(q)·φ(k)] = exp(q·k / √k)
+    output_i = Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j)    the sums over j are shared by all i
 
-Rows of W are normal, and orthogonal to each other within blocks of k rows, which lowers the variance. Cosines instead
-of the exponential would approximate another kernel and go negative. The error falls as 1/√r, but only while queries and
-keys are short: it grows exponentially with their lengths. There are fewer products than in full attention when there
-are more than 2r tokens.
+The rows of W are normal vectors, orthogonal within blocks of k rows, which lowers the variance. (Random Fourier
+features, cosines in place of the exponential, would give weights that can be negative.) The error falls as 1/√r, but
+grows exponentially with the norms of queries and keys. It takes fewer multiplications than full attention from 2r
+tokens on.
 
-Where we differ from the paper: it subtracts maxima before it exponentiates and adds a small constant to φ. Here the
-same fraction is written as two steps of softmax, features looking at tokens and then tokens at features. Nothing
-overflows, no denominator vanishes and no constant is needed, not even in half precision.
+Where we differ from the paper: it subtracts maxima before the exponential and adds a small constant to φ. Here the same
+fraction is computed as two softmaxes, features over tokens and then tokens over features, which neither overflows nor
+divides by zero, even in half precision, and needs no constant.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from vitreous.layers.attention import Seam
+from vitreous.layers.attention import AttentionOp
 from vitreous.layers.layout import AnyLayout, Layout
 from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.position import Grid
@@ -34,7 +34,7 @@ from vitreous.layers.tokens import Tokens
 
 
 def orthogonal_normal(num_rows: int, dim: int, generator: Generator | None = None) -> Float[Tensor, "r k"]:
-    """Rows distributed like normal vectors, and orthogonal within each block of ``dim`` rows."""
+    """Draw rows with the marginal distribution of normal vectors, orthogonal within each block of ``dim`` rows."""
     device = None if generator is None else generator.device
     blocks = [
         nn.init.orthogonal_(torch.empty(dim, dim, device=device), generator=generator)
@@ -45,7 +45,7 @@ def orthogonal_normal(num_rows: int, dim: int, generator: Generator | None = Non
 
 
 class PositiveFeatures(nn.Module):
-    """log φ(x) for queries and keys, all heads with the same W; at least in float32, since it is exponentiated."""
+    """log φ(x) of queries and keys, with the same W for all heads; in float32 or better, since it is exponentiated."""
 
     directions: Tensor
 
@@ -55,7 +55,7 @@ class PositiveFeatures(nn.Module):
 
     @torch.no_grad()
     def redraw(self, generator: Generator | None = None) -> None:
-        """New random features, which the paper's authors draw every now and then while training."""
+        """Redraw the random features, as the paper does periodically during training."""
         num_features, head_dim = self.directions.shape
         self.directions.copy_(orthogonal_normal(num_features, head_dim, generator))
 
@@ -70,11 +70,11 @@ class PositiveFeatures(nn.Module):
         return "num_features={}, head_dim={}".format(*self.directions.shape)
 
 
-class LinearAttend(Seam):
-    """Σ_j φ(q)·φ(k_j) v_j / Σ_j φ(q)·φ(k_j) from log φ, as two steps of softmax.
+class LinearAttend(AttentionOp):
+    """Linear attention, Σ_j φ(q)·φ(k_j) v_j / Σ_j φ(q)·φ(k_j), from log φ in two softmaxes.
 
-    With S_r = Σ_j φ_r(k_j) the sum over keys is S_r times an average of the values, and so the fraction is an average
-    over features:  softmax_r(log φ(q) + log S) · softmax_j(log φ(k))ᵀ v.
+    With S_r = Σ_j φ_r(k_j), feature r contributes S_r times a weighted mean of the values, so that the fraction is
+    softmax_r(log φ(q) + log S) · softmax_j(log φ(k))ᵀ v.
     """
 
     def forward(
@@ -90,17 +90,17 @@ class LinearAttend(Seam):
         return (q + total).softmax(-1).to(v.dtype) @ averages
 
     def logits(self, q: Float[Tensor, "*b n r"], k: Float[Tensor, "*b m r"]) -> Float[Tensor, "*b n m"]:
-        """log φ(q)·φ(k), of which the weights are the softmax."""
+        """Compute log φ(q)·φ(k); its softmax is the attention weights."""
         return self.weights(q, k).log() + (q + k.logsumexp(-2, keepdim=True)).logsumexp(-1, keepdim=True)
 
     def weights(self, q: Float[Tensor, "*b n r"], k: Float[Tensor, "*b m r"]) -> Float[Tensor, "*b n m"]:
-        """The matrix that is never formed: what every token takes from every other through the features."""
+        """Compute the implicit attention weights, which :meth:`forward` never forms."""
         total = k.logsumexp(-2, keepdim=True)
         return (q + total).softmax(-1) @ (k - total).exp().transpose(-2, -1)
 
 
 class PerformerAttention(nn.Module):
-    """Multi-head attention through positive random features; prefix tokens are tokens like any other."""
+    """Multi-head attention with positive random features; prefix tokens are treated like any other."""
 
     def __init__(self, context: MixerContext, *, num_features: int) -> None:
         super().__init__()
@@ -120,10 +120,10 @@ class PerformerAttention(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Performer(Mixer):
-    """Every token looks at every token through ``num_features`` random features a head: an approximation."""
+    """Options of Performer: attention over all tokens, approximated by ``num_features`` random features per head."""
 
     name: ClassVar[str] = "performer"
-    no_holes: ClassVar[str] = ""
+    no_token_drop: ClassVar[str] = ""
     num_features: int = 64
 
     def __post_init__(self) -> None:
@@ -134,6 +134,6 @@ class Performer(Mixer):
     def make(self, context: MixerContext) -> PerformerAttention:
         if context.attention_drop_rate:
             raise ValueError(
-                "mixer 'performer' cannot serve with attention_drop_rate (it has no attention weights); set it to 0"
+                "mixer 'performer' does not support attention_drop_rate (it has no attention weights); set it to 0"
             )
         return PerformerAttention(context, num_features=self.num_features)

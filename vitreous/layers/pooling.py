@@ -1,10 +1,10 @@
-"""Pooling in the place of attention: every token becomes the mean of its neighborhood, without a single weight.
+"""Average pooling as token mixer (PoolFormer), without parameters.
 
-    y[i, j] = mean of x over the k × k cells around (i, j) − x[i, j]        cells outside the map are not counted
+    y[i, j] = mean of x over the k × k cells around (i, j) − x[i, j]        cells outside the map excluded
 
-What stands for attention in PoolFormer ("MetaFormer Is Actually What You Need for Vision", Yu et al. 2021, arXiv
-2111.11418), to show how much of a transformer is left without it. The token itself is taken away because the residual
-connection around the mixer adds it again.
+It replaces attention in PoolFormer ("MetaFormer Is Actually What You Need for Vision", Yu et al. 2021, arXiv
+2111.11418), to show how well the rest of the transformer does without it. The token itself is subtracted because the
+residual connection around the mixer adds it back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vitreous.layers.position import Grid
 
 
 class PoolDifference(nn.Module):
-    """The mean of ``size`` × ``size`` cells of a map, as far as it reaches, minus the one in the middle."""
+    """Average over ``size`` × ``size`` cells of a map, excluding padding, minus the center cell."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class PoolDifference(nn.Module):
 
 
 class Pooling(PoolDifference):
-    """The same for tokens."""
+    """Pooling token mixer: :class:`PoolDifference` on tokens."""
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b n d"]:  # type: ignore[override]
         return as_tokens(super().forward(as_map(x, grid)))
@@ -40,7 +40,7 @@ class Pooling(PoolDifference):
 
 @dataclass(frozen=True, kw_only=True)
 class Pool(NeighborMixer):
-    """Every cell becomes the mean of the ``size`` × ``size`` cells around it."""
+    """Options of the pooling mixer, over ``size`` × ``size`` cells."""
 
     name: ClassVar[str] = "pool"
     size: int = 3

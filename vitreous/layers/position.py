@@ -1,7 +1,7 @@
-"""Where a token sits: tables added to the tokens, a bias on the logits, or a rotation of queries and keys.
+"""Position encodings: embeddings added to the tokens, relative position bias, and rotary embedding.
 
-Tables (:class:`Learned`, :class:`LearnedAxes`, :class:`SinCos`) answer ``position(grid, device)`` with a row for
-each of their prefix tokens and each cell of any grid, so that a model takes images of any size.
+Added embeddings (:class:`Learned`, :class:`LearnedAxes`, :class:`SinCos`) are called as ``position(grid, device)`` and
+return one row per prefix token and cell for any grid, so that a model accepts images of any size.
 """
 
 from __future__ import annotations
@@ -22,15 +22,25 @@ Grid = tuple[int, int]
 def resample(
     table: Float[Tensor, "b n d"], old_grid: Grid, new_grid: Grid, num_prefix: int = 0, *, antialias: bool = True
 ) -> Float[Tensor, "b m d"]:
-    """A table of positions for ``old_grid`` turned into one for ``new_grid``; prefix rows are kept as they are.
+    """Resample a table of position embeddings from one grid to another by bicubic interpolation.
 
-    Both grids are given, because a count cannot tell 8×32 from 16×16. ``antialias`` (bicubic with a = −0.5, as in
-    Pillow and timm) can be turned off to match implementations that use a = −0.75 (transformers).
+    Prefix rows are kept. Both grids are needed, since 8×32 and 16×16 have the same number of rows.
+
+    Args:
+        table: Rows for ``num_prefix`` prefix tokens and the cells of ``old_grid``, in raster order.
+        old_grid: (rows, columns) that the table was made for.
+        new_grid: (rows, columns) to resample to.
+        num_prefix: Number of leading rows that belong to prefix tokens.
+        antialias: Bicubic with a = −0.5, as in Pillow and timm; turn it off to match implementations with a = −0.75
+            (transformers).
+
+    Raises:
+        ValueError: The number of rows does not match ``old_grid`` and ``num_prefix``.
     """
     expected = num_prefix + old_grid[0] * old_grid[1]
     if table.shape[1] != expected:
         raise ValueError(
-            f"a table for grid {old_grid} and {num_prefix} prefix tokens has {expected} rows, got {table.shape[1]}"
+            f"a table for grid {old_grid} with {num_prefix} prefix tokens has {expected} rows, got {table.shape[1]}"
         )
     if old_grid == new_grid:
         return table
@@ -46,10 +56,10 @@ def resample(
 
 
 def resampling_matrix(old: int, new: int, antialias: bool, like: Tensor) -> Float[Tensor, "new old"]:
-    """Bicubic resampling of one axis as the matrix that it is.
+    """Compute bicubic resampling of one axis as a matrix, by interpolating the identity.
 
-    Torch gives it through the rows of an identity. Interpolating tables directly is not safe: with ``antialias``
-    and a target one cell wide, torch 2.15 returns wrong numbers on the CPU.
+    Interpolating tables directly is not safe: with ``antialias`` and a target one cell wide, torch 2.15 returns wrong
+    numbers on the CPU.
     """
     if old == 1:
         return like.new_ones(new, 1)
@@ -58,7 +68,7 @@ def resampling_matrix(old: int, new: int, antialias: bool, like: Tensor) -> Floa
 
 
 class Learned(nn.Module):
-    """One learned vector per prefix token and grid cell (ViT)."""
+    """Learned position embedding: one vector per prefix token and cell (ViT)."""
 
     def __init__(self, grid: Grid, dim: int, num_prefix: int = 0) -> None:
         super().__init__()
@@ -70,15 +80,15 @@ class Learned(nn.Module):
     def forward(self, grid: Grid, device: torch.device | None = None) -> Float[Tensor, "1 n d"]:
         return resample(self.table, self.grid, grid, self.num_prefix)
 
-    def adapt(self, name: str, given: Tensor, old_grid: Grid) -> Tensor:
-        """A table made for ``old_grid`` as this module wants it; one without prefix rows gets zeros there."""
-        if self.num_prefix and given.shape[1] == old_grid[0] * old_grid[1]:
-            given = torch.cat([given.new_zeros(1, self.num_prefix, given.shape[2]), given], dim=1)
-        return resample(given, old_grid, self.grid, self.num_prefix)
+    def adapt(self, name: str, table: Tensor, old_grid: Grid) -> Tensor:
+        """Resample a checkpoint's table to this module's grid; missing prefix rows become zeros."""
+        if self.num_prefix and table.shape[1] == old_grid[0] * old_grid[1]:
+            table = torch.cat([table.new_zeros(1, self.num_prefix, table.shape[2]), table], dim=1)
+        return resample(table, old_grid, self.grid, self.num_prefix)
 
 
 class LearnedAxes(nn.Module):
-    """A learned vector per row plus one per column: E[y, x] = E_row[y] + E_col[x]."""
+    """Axial learned position embedding, one vector per row plus one per column: E[y, x] = E_row[y] + E_col[x]."""
 
     num_prefix = 0
 
@@ -95,15 +105,15 @@ class LearnedAxes(nn.Module):
         columns = resample(self.columns, (1, self.grid[1]), (1, grid[1]))
         return rearrange(rows[:, :, None] + columns[:, None], "b y x d -> b (y x) d")
 
-    def adapt(self, name: str, given: Tensor, old_grid: Grid) -> Tensor:
+    def adapt(self, name: str, table: Tensor, old_grid: Grid) -> Tensor:
         axis = 0 if name == "rows" else 1
-        return resample(given, (old_grid[axis], 1), (self.grid[axis], 1))
+        return resample(table, (old_grid[axis], 1), (self.grid[axis], 1))
 
 
 class SinCos(nn.Module):
-    """Fixed waves, PE[p, 2i] = sin(p / T^(2i/d)) and PE[p, 2i+1] = cos(p / T^(2i/d)), T = 10,000.
+    """Sinusoidal position embedding, PE[p, 2i] = sin(p / T^(2i/d)) and PE[p, 2i+1] = cos(p / T^(2i/d)), T = 10,000.
 
-    With one axis p counts the cells in raster order; with two, half of the channels encode y and half x.
+    With ``axes=1``, p is the index in raster order; with ``axes=2``, half of the channels encode y and half x.
     """
 
     num_prefix = 0
@@ -126,10 +136,10 @@ class SinCos(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """A learned bias on the logits for every offset (Δy, Δx) and head, added after the scaling by 1/√k.
+    """Relative position bias: a learned bias on the logits per offset (Δy, Δx) and head, added after scaling by 1/√k.
 
-    Prefix tokens have no place on the grid: they share one bias each for looking at cells, being looked at by
-    cells, and looking at each other.
+    Prefix tokens have no position; each head has one bias for prefix-to-cell, one for cell-to-prefix and one for
+    prefix-to-prefix attention.
     """
 
     def __init__(self, grid: Grid, num_heads: int, num_prefix: int = 0) -> None:
@@ -144,12 +154,12 @@ class RelativeBias(nn.Module):
 
     def forward(self, grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "h n n"]:
         if grid is None:
-            raise ValueError("a relative bias needs the whole grid: it does not work with dropped tokens")
+            raise ValueError("a relative bias needs the whole grid and does not support dropped tokens")
         table = resample(self.table, offsets(self.grid), offsets(grid))[0]
         y, x = coordinates(grid, table.device)
-        place = y * (2 * grid[1] - 1) + x  # numbered as if rows were as long as the table's, so that offsets subtract
-        row = place[:, None] - place + place[-1]
-        cells = table.index_select(0, row.flatten()).unflatten(0, row.shape)
+        index = y * (2 * grid[1] - 1) + x  # with the row length of the table, so that differences index the table
+        offset = index[:, None] - index + index[-1]
+        cells = table.index_select(0, offset.flatten()).unflatten(0, offset.shape)
         if self.prefix is not None:
             n = len(cells)
             to_cell, from_cell, among = self.prefix
@@ -158,14 +168,15 @@ class RelativeBias(nn.Module):
             cells = torch.cat([above, below])
         return rearrange(cells, "q k h -> h q k")
 
-    def adapt(self, name: str, given: Tensor, old_grid: Grid) -> Tensor:
-        return resample(given, offsets(old_grid), offsets(self.grid)) if name == "table" else given
+    def adapt(self, name: str, table: Tensor, old_grid: Grid) -> Tensor:
+        return resample(table, offsets(old_grid), offsets(self.grid)) if name == "table" else table
 
 
 class Rotary(nn.Module):
-    """2-D rotary positions: each pair of channels of q and k turns by y·θ or x·θ, so q·k sees only the offset.
+    """2-D rotary position embedding (RoPE): rotate channel pairs of q and k by y·θ or x·θ.
 
-    θ_i = T^(−i/(k/4)); the first half of the pairs follows y, the second x. Prefix tokens are not turned.
+    q·k then depends on positions only through their offset. θ_i = T^(−i/(k/4)); the first half of the pairs encodes y,
+    the second x. Prefix tokens are not rotated.
     """
 
     def __init__(self, head_dim: int, *, temperature: float = 100.0) -> None:
@@ -177,30 +188,30 @@ class Rotary(nn.Module):
 
     def forward(self, x: Float[Tensor, "b h n k"], grid: Grid | None, num_prefix: int = 0) -> Float[Tensor, "b h n k"]:
         if grid is None:
-            raise ValueError("rotary positions need the whole grid: they do not work with dropped tokens")
+            raise ValueError("rotary positions need the whole grid and do not support dropped tokens")
         angle = torch.cat(
             [angles(axis, self.head_dim // 2, self.temperature) for axis in coordinates(grid, x.device)], dim=-1
         )
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         prefix, cells = x[:, :, :num_prefix], x[:, :, num_prefix:]
         even, odd = cells[..., 0::2], cells[..., 1::2]
-        turned = torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(-2)
-        return torch.cat([prefix, turned], dim=2)
+        rotated = torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(-2)
+        return torch.cat([prefix, rotated], dim=2)
 
 
 def offsets(grid: Grid) -> Grid:
-    """How many different (Δy, Δx) two cells of a grid can have."""
+    """Count the possible offsets Δy and Δx between two cells of a grid."""
     return 2 * grid[0] - 1, 2 * grid[1] - 1
 
 
 def coordinates(grid: Grid, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-    """Row and column of every cell, in raster order."""
+    """Compute the row and column of every cell, in raster order."""
     y, x = torch.meshgrid(torch.arange(grid[0], device=device), torch.arange(grid[1], device=device), indexing="ij")
     return y.flatten(), x.flatten()
 
 
 def angles(positions: Tensor, dim: int, temperature: float) -> Float[Tensor, "n half"]:
-    """positions · T^(−2i/dim) for i = 0 … dim/2 − 1."""
+    """Compute positions · T^(−2i/dim) for i = 0 … dim/2 − 1."""
     rates = temperature ** (-torch.arange(0, dim, 2, device=positions.device) / dim)
     return positions[:, None] * rates
 

@@ -1,11 +1,11 @@
-"""Attention to a smaller map: every token asks, and a reduced copy of the grid answers.
+"""Spatial-reduction attention (PVT): queries from all tokens, keys and values from a downsampled map.
 
     keys   = [prefix; reduce(cells)]
     output = softmax(x W_q (keys W_k)ᵀ / √k) keys W_v
 
-"Pyramid Vision Transformer", Wang et al. 2021 (arXiv 2102.12122), reduces with a convolution that turns every r × r
-cells into one, which makes attention r² times cheaper. "PVT v2", Wang et al. 2021 (arXiv 2106.13797), has a linear
-form: the mean over a fixed number of regions, whatever the size of the map.
+"Pyramid Vision Transformer", Wang et al. 2021 (arXiv 2102.12122), reduces r × r cells to one by a strided convolution,
+which makes attention r² times cheaper. "PVT v2", Wang et al. 2021 (arXiv 2106.13797), has a linear form: average
+pooling to a fixed number of regions, whatever the size of the map.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from vitreous.layers.tokens import Tokens
 
 
 class ConvReduce(nn.Module):
-    """norm(conv(x)) with kernel and stride ``ratio``. Zeros fill up the last cells, so that none is lost."""
+    """Downsample by norm(conv(x)) with kernel and stride ``ratio``, zero-padded to a multiple of it."""
 
     def __init__(self, dim: int, ratio: int, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
@@ -47,10 +47,9 @@ class ConvReduce(nn.Module):
 
 
 class PoolReduce(nn.Module):
-    """GELU(norm(conv(mean(x)))), the mean over each of ``size`` × ``size`` regions and a convolution of 1×1.
+    """Downsample by GELU(norm(conv(mean(x)))): adaptive average pooling to ``size`` × ``size``, then a 1×1 convolution.
 
-    Regions share a row or column of cells where their number does not divide the side, and repeat cells where the map
-    has fewer than there are regions.
+    Regions overlap by a row or column where ``size`` does not divide the side, and repeat cells of smaller maps.
     """
 
     stride = None  # depends on the map
@@ -68,9 +67,9 @@ class PoolReduce(nn.Module):
 
 
 class ReducedAttention(nn.Module):
-    """Multi-head attention of all tokens to the prefix tokens and a map reduced by a ratio, or to a fixed size.
+    """Multi-head attention of all tokens to the prefix tokens and a downsampled map.
 
-    A ratio of 1 reduces nothing.
+    The map is reduced by ``ratio`` (1 is plain attention), or to ``pooled_size`` × ``pooled_size`` cells if given.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class ReducedAttention(nn.Module):
         if self.reduce is None:
             return self.attention(x, x, layout=Layout(tokens, tokens))
         if grid is None:
-            raise ValueError("a map can be reduced only where the whole grid is there: not with dropped tokens")
+            raise ValueError("spatial-reduction attention needs the whole grid and does not support dropped tokens")
         reduced = self.reduce(rearrange(x[:, num_prefix:], "b (y x) d -> b d y x", y=grid[0]))
         keys = torch.cat([x[:, :num_prefix], rearrange(reduced, "b y x d -> b (y x) d")], dim=1)
         layout = Layout(tokens, Tokens((reduced.shape[1], reduced.shape[2]), num_prefix), self.reduce.stride)
@@ -104,19 +103,19 @@ class ReducedAttention(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction(Mixer):
-    """Every token looks at a reduced map: by a ratio for each stage, or to a fixed number of cells."""
+    """Options of spatial-reduction attention: reduce keys by a ratio per stage, or to a fixed number of cells."""
 
     name: ClassVar[str] = "reduction"
     no_position: ClassVar[Mapping[str, str]] = {
-        "relative": "its keys stand on a coarser grid than its queries",
-        "rope": "its keys are blends of several cells",
+        "relative": "its keys are on a coarser grid than its queries",
+        "rope": "each of its keys covers several cells",
     }
-    ratios: tuple[int, ...] = (2,)  # of conv, by stage; 1: plain attention
+    ratios: tuple[int, ...] = (2,)  # method "conv": per stage; 1 is plain attention
     method: Literal["conv", "pool"] = "conv"
-    pooled_size: int = 7  # of pool: this many cells high and wide
+    pooled_size: int = 7  # method "pool": side of the pooled map in cells
     norm_eps: float = 1e-5
 
     def make(self, context: MixerContext) -> ReducedAttention:
         if self.method == "pool":
             return ReducedAttention(context, pooled_size=self.pooled_size, norm_eps=self.norm_eps)
-        return ReducedAttention(context, ratio=self.at(self.ratios, context), norm_eps=self.norm_eps)
+        return ReducedAttention(context, ratio=self.for_stage(self.ratios, context), norm_eps=self.norm_eps)

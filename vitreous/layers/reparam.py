@@ -1,10 +1,10 @@
-"""Several branches while a network learns, one convolution afterwards: structural re-parameterization.
+"""Structural re-parameterization: several branches in training, one convolution for inference.
 
-    norm(W ∗ x) = s W ∗ x + β − s μ,   s = γ / √(σ² + ε)        a norm that stands still is part of its convolution
-    Σᵢ (Wᵢ ∗ x + bᵢ) = (Σᵢ Wᵢ) ∗ x + Σᵢ bᵢ                        small kernels padded with zeros; x = δ ∗ x
+    norm(W ∗ x) = s W ∗ x + β − s μ,   s = γ / √(σ² + ε)        BatchNorm in evaluation folds into the convolution
+    Σᵢ (Wᵢ ∗ x + bᵢ) = (Σᵢ Wᵢ) ∗ x + Σᵢ bᵢ                        small kernels zero-padded; the identity is δ ∗ x
 
-``vt.fold(model)`` gives a copy with every such part in its short form, which computes the same in evaluation mode.
-"RepVGG", Ding et al. 2021 (arXiv 2101.03697); "MobileOne", Vasu et al. 2022 (2206.04040); large kernels beside a small
+``vt.fold(model)`` returns a copy with every such module folded, which computes the same in evaluation mode. "RepVGG",
+Ding et al. 2021 (arXiv 2101.03697); "MobileOne", Vasu et al. 2022 (2206.04040); a large kernel in parallel with a small
 one: "RepLKNet", Ding et al. 2022 (2203.06717); :class:`RepMixer`: "FastViT", Vasu et al. 2023 (2303.14189).
 """
 
@@ -23,38 +23,40 @@ from vitreous.layers.cells import check_odd
 from vitreous.layers.norm import MapScale
 
 
-class Filter(NamedTuple):
-    """What one convolution needs to compute what a part computes."""
+class ConvParameters(NamedTuple):
+    """Weight and bias of one convolution."""
 
     weight: Float[Tensor, "d c k k"]
     bias: Float[Tensor, " d"]
 
 
 class Foldable(nn.Module, ABC):
-    """A part that computes, in evaluation mode, what one convolution could."""
+    """A module that is equivalent to a single convolution in evaluation mode; :meth:`fold` returns it."""
 
     stride: int
     groups: int
 
     @abstractmethod
-    def filter(self) -> Filter: ...
+    def conv_parameters(self) -> ConvParameters:
+        """Compute the weight and bias of the equivalent convolution."""
 
     @torch.no_grad()
     def fold(self) -> nn.Conv2d:
-        weight, bias = self.filter()
+        weight, bias = self.conv_parameters()
         dim_out, dim_in, kernel, _ = weight.shape
         options: dict[str, Any] = {"stride": self.stride, "padding": kernel // 2, "groups": self.groups}
-        conv = nn.Conv2d(dim_in * self.groups, dim_out, kernel, **options, device="meta")  # draws no random weights
-        learns = any(parameter.requires_grad for parameter in self.parameters())
-        conv.weight, conv.bias = nn.Parameter(weight, requires_grad=learns), nn.Parameter(bias, requires_grad=learns)
+        conv = nn.Conv2d(dim_in * self.groups, dim_out, kernel, **options, device="meta")  # meta: no random draws
+        trainable = any(parameter.requires_grad for parameter in self.parameters())
+        conv.weight = nn.Parameter(weight, requires_grad=trainable)
+        conv.bias = nn.Parameter(bias, requires_grad=trainable)
         return conv
 
 
 class ConvNorm(nn.Module):
-    """norm(conv(x)): without bias, padded by half a kernel, so that ⌈side / stride⌉ cells come out.
+    """norm(conv(x)) without bias, padded by half a kernel, with ⌈side / stride⌉ output cells.
 
-    A kernel of 1×1 is given only the cells that its stride lands on. Told to stride itself, torch 2.15 crashes on some
-    CPUs in the backward pass when the input has three channels that lie last in memory.
+    For 1×1 kernels the stride is applied by slicing: with a strided 1×1 convolution torch 2.15 crashes on some CPUs in
+    the backward pass of a channels-last input with three channels.
     """
 
     def __init__(self, dim_in: int, dim_out: int, kernel: int, *, stride: int = 1, groups: int = 1) -> None:
@@ -69,7 +71,7 @@ class ConvNorm(nn.Module):
 
 
 class RepConv(Foldable):
-    """y = Σₖ norm(convₖ(x)) + norm(x), a branch for each kernel and, with ``identity``, one for the input itself."""
+    """y = Σₖ norm(convₖ(x)) + norm(x): one branch per kernel size and, with ``identity``, a BatchNorm branch."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class RepConv(Foldable):
         if not kernels:
             raise ValueError("kernels must have at least one size, got none")
         if identity and (stride > 1 or dim_in != dim_out):
-            raise ValueError(f"only stride 1 and an equal width keep the input, got {dim_in} → {dim_out} by {stride}")
+            raise ValueError(f"identity needs stride 1 and equal widths, got {dim_in} → {dim_out} with stride {stride}")
         self.stride, self.groups, self.kernel = stride, groups, max(kernels)
         self.branches = nn.ModuleList(
             ConvNorm(dim_in, dim_out, kernel, stride=stride, groups=groups) for kernel in kernels
@@ -98,51 +100,53 @@ class RepConv(Foldable):
             others.append(self.identity(x))
         return sum(others, first)
 
-    def filter(self) -> Filter:
-        parts = [absorb(widened(branch.conv.weight, self.kernel), branch.norm) for branch in self.convolutions()]
+    def conv_parameters(self) -> ConvParameters:
+        parts = [fuse_norm(pad_kernel(branch.conv.weight, self.kernel), branch.norm) for branch in self.convolutions()]
         if self.identity is not None:
-            parts.append(absorb(unit_filter(parts[0].weight), self.identity))
-        return Filter(*(torch.stack(tensors).sum(0) for tensors in zip(*parts, strict=True)))
+            parts.append(fuse_norm(identity_kernel(parts[0].weight), self.identity))
+        return ConvParameters(*(torch.stack(tensors).sum(0) for tensors in zip(*parts, strict=True)))
 
     def convolutions(self) -> Iterable[ConvNorm]:
         return (branch for branch in self.branches if isinstance(branch, ConvNorm))
 
 
-def mobile_conv(
+def mobileone_conv(
     dim_in: int, dim_out: int, kernel: int, *, stride: int = 1, groups: int = 1, branches: int = 1
 ) -> RepConv:
-    """MobileOne's: some branches of k×k, one of 1×1 that scales, and the input itself where the shape allows it."""
+    """Create a MobileOne convolution: k×k branches, a 1×1 branch, and an identity branch if the shape is kept."""
     kernels = (kernel,) * branches + ((1,) if kernel > 1 else ())
     keeps_shape = dim_in == dim_out and stride == 1
     return RepConv(dim_in, dim_out, kernels, stride=stride, groups=groups, identity=keeps_shape)
 
 
 class RepMixer(Foldable):
-    """x + γ (conv(x) − norm(x)), channel by channel: a residual block that folds into one depthwise convolution."""
+    """RepMixer (FastViT), x + γ (conv(x) − norm(x)): folds, with its residual, into one depthwise convolution."""
 
     stride = 1
 
     def __init__(self, dim: int, kernel: int = 3, *, layer_scale: float = 1e-5) -> None:
         super().__init__()
         self.groups = dim
-        self.conv = mobile_conv(dim, dim, kernel, groups=dim)
+        self.conv = mobileone_conv(dim, dim, kernel, groups=dim)
         self.norm = nn.BatchNorm2d(dim)
         self.scale = MapScale(dim, layer_scale)
 
     def forward(self, x: Float[Tensor, "b d y x"]) -> Float[Tensor, "b d y x"]:
         return x + self.scale(self.conv(x) - self.norm(x))
 
-    def filter(self) -> Filter:
-        conv = self.conv.filter()
-        unit = unit_filter(conv.weight)
-        norm = absorb(unit, self.norm)
+    def conv_parameters(self) -> ConvParameters:
+        conv = self.conv.conv_parameters()
+        unit = identity_kernel(conv.weight)
+        norm = fuse_norm(unit, self.norm)
         weight, bias = conv.weight - norm.weight, conv.bias - norm.bias
-        return Filter(unit + self.scale.gamma[:, None, None, None] * weight, self.scale.gamma * bias)
+        return ConvParameters(unit + self.scale.gamma[:, None, None, None] * weight, self.scale.gamma * bias)
 
 
 class ConvPosition(Foldable):
-    """x + conv(x), depthwise: zeros beyond the border tell a cell where it is ("Conditional Positional Encodings for
-    Vision Transformers", Chu et al. 2021, arXiv 2102.10882)."""
+    """Conditional position encoding, x + conv(x) with a depthwise convolution; its zero padding marks the borders.
+
+    "Conditional Positional Encodings for Vision Transformers", Chu et al. 2021 (arXiv 2102.10882).
+    """
 
     stride = 1
 
@@ -154,26 +158,26 @@ class ConvPosition(Foldable):
     def forward(self, x: Float[Tensor, "b d y x"]) -> Float[Tensor, "b d y x"]:
         return x + self.conv(x)
 
-    def filter(self) -> Filter:
+    def conv_parameters(self) -> ConvParameters:
         assert self.conv.bias is not None
-        return Filter(unit_filter(self.conv.weight) + self.conv.weight, self.conv.bias.clone())
+        return ConvParameters(identity_kernel(self.conv.weight) + self.conv.weight, self.conv.bias.clone())
 
 
-def absorb(weight: Float[Tensor, "d c k k"], norm: nn.BatchNorm2d) -> Filter:
-    """A convolution without bias and the norm behind it as one, with the statistics that the norm has by now."""
+def fuse_norm(weight: Float[Tensor, "d c k k"], norm: nn.BatchNorm2d) -> ConvParameters:
+    """Fold BatchNorm, with its running statistics, into the preceding convolution without bias."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     scale = norm.weight / (norm.running_var + norm.eps).sqrt()
-    return Filter(weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale)
+    return ConvParameters(weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale)
 
 
-def widened(weight: Float[Tensor, "d c k k"], kernel: int) -> Float[Tensor, "d c l l"]:
+def pad_kernel(weight: Float[Tensor, "d c k k"], kernel: int) -> Float[Tensor, "d c l l"]:
     border = (kernel - weight.shape[-1]) // 2
     return F.pad(weight, (border,) * 4)
 
 
-def unit_filter(like: Float[Tensor, "d c k k"]) -> Float[Tensor, "d c k k"]:
-    """The filter that leaves a map as it is; with groups a channel is counted within its own."""
+def identity_kernel(like: Float[Tensor, "d c k k"]) -> Float[Tensor, "d c k k"]:
+    """Create the kernel of the identity, for any number of groups."""
     unit, middle = torch.zeros_like(like), like.shape[-1] // 2
     channels = torch.arange(len(like), device=like.device)
     unit[channels, channels % like.shape[1], middle, middle] = 1
@@ -181,7 +185,7 @@ def unit_filter(like: Float[Tensor, "d c k k"]) -> Float[Tensor, "d c k k"]:
 
 
 def fold_(module: nn.Module) -> int:
-    """Put a convolution in the place of every foldable part inside a module; says how many there were."""
+    """Replace every foldable submodule by its convolution, in place; return how many there were."""
     count = 0
     for name, child in list(module.named_children()):
         if isinstance(child, Foldable):

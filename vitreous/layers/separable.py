@@ -1,9 +1,9 @@
-"""Separable convolution: channels are mixed, then neighbors channel by channel, then channels again.
+"""Inverted separable convolution: pointwise expansion, depthwise convolution, pointwise projection.
 
-    y = W₂ · depthwise(act(W₁ x))        W₁ widens, the filters are k × k with zeros beyond the border
+    y = W₂ · depthwise(act(W₁ x))        k × k filters, zero padding
 
-MobileNetV2's inverted residual without its norms ("MobileNetV2", Sandler et al. 2018, arXiv 1801.04381), which stands
-for attention in ConvFormer ("MetaFormer Baselines for Vision", Yu et al. 2022, 2210.13452). Nothing has a bias, and the
+MobileNetV2's inverted residual without its norms ("MobileNetV2", Sandler et al. 2018, arXiv 1801.04381), the token
+mixer of ConvFormer ("MetaFormer Baselines for Vision", Yu et al. 2022, 2210.13452). No layer has a bias, and the
 activation is StarReLU.
 """
 
@@ -22,7 +22,7 @@ from vitreous.layers.position import Grid
 
 
 class SeparableConv(nn.Module):
-    """A filter of ``kernel`` × ``kernel`` for each of ``hidden_dim`` channels, between two matrices."""
+    """Depthwise ``kernel`` × ``kernel`` convolution of ``hidden_dim`` channels between two linear layers."""
 
     def __init__(self, context: MixerContext, kernel: int, *, hidden_dim: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class SeparableConv(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Separable(NeighborMixer):
-    """Every cell sees the ``kernel`` × ``kernel`` cells around it through ``expand_ratio`` times its channels."""
+    """Options of the separable convolution: ``kernel`` × ``kernel`` on ``expand_ratio`` times the channels."""
 
     name: ClassVar[str] = "separable"
     kernel: int = 7

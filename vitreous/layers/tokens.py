@@ -1,4 +1,4 @@
-"""What a set of tokens stands for: the cells of an image, of several cameras, object queries, text, merged cells."""
+"""Token sets: what tokens stand for, be it image cells, camera views, object queries, text or merged cells."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from vitreous.layers.position import Grid
 
 
 class Tokens(NamedTuple):
-    """A set of tokens: ``num_prefix`` without a place, then the cells of ``views`` equal grids, each in raster order.
+    """A token sequence: ``num_prefix`` tokens without a position, then the cells of ``views`` grids in raster order.
 
-    An image with a class token is ``Tokens((14, 14), 1)``, six cameras are ``Tokens((8, 22), source="cameras",
-    views=6)``. Object queries and text have no cells: ``Tokens(None, 100, "queries")``, ``Tokens(None, 77, "text")``.
-    An image without a grid stands for its prefix tokens alone, or has lost the places of its cells (token dropping).
+        Tokens((14, 14), 1)                             an image of 14×14 cells with a class token
+        Tokens((8, 22), source="cameras", views=6)      six camera images
+        Tokens(None, 100, "queries")                    object queries, which have no grid
+        Tokens(None, 77, "text")                        text
+        Tokens(None, 1)                                 an image's class token alone
 
-    Where cells were merged or dropped, ``token_of_cell`` gives for every cell the token that stands for it, counted
-    after the prefix, or −1 for a dropped cell; a row for each image, or one for all.
+    An image without a grid may also have cells whose positions are unknown, after token dropping in training.
+
+    For merged or dropped cells (token merging, pruning), ``token_of_cell`` maps every cell to the index of its token
+    after the prefix, or to −1 if it was dropped. It has one row per image, or a single row for all of them.
     """
 
     grid: Grid | None = None
@@ -33,16 +37,16 @@ class Tokens(NamedTuple):
     def num_cells(self) -> int:
         return self.views * self.grid[0] * self.grid[1] if self.grid is not None else 0
 
-    def check(self, given: int, role: str, batch: int) -> None:
-        """Raise a ValueError unless these can be ``given`` queries or keys of ``batch`` images."""
+    def check(self, num_tokens: int, role: str, batch: int) -> None:
+        """Raise a ValueError unless these are ``num_tokens`` queries or keys (the ``role``) of ``batch`` images."""
         expected = self.num_prefix + self.num_cells
         if self.token_of_cell is not None:
             check_merged(self.token_of_cell, self.num_cells, batch)
             expected = self.num_prefix + int(self.token_of_cell.max()) + 1
-        if given != expected:
-            raise ValueError(f"the weights have {given} {role}, the layout says {self.described()} ({expected})")
+        if num_tokens != expected:
+            raise ValueError(f"the weights have {num_tokens} {role}, the layout has {self.describe()} ({expected})")
 
-    def described(self) -> str:
+    def describe(self) -> str:
         words = []
         if self.num_prefix or self.grid is None:
             kind = "prefix" if self.source == "image" or self.grid is not None else self.source
@@ -57,29 +61,31 @@ class Tokens(NamedTuple):
 
 
 def check_merged(token_of_cell: Int[Tensor, "#b n"], num_cells: int, batch: int) -> None:
-    rows, given = token_of_cell.shape
-    if given != num_cells:
-        raise ValueError(f"token_of_cell has {given} cells, the grid has {num_cells}; give a token, or −1, for each")
+    rows, length = token_of_cell.shape
+    if length != num_cells:
+        raise ValueError(
+            f"token_of_cell has {length} cells, the grid has {num_cells}; give the token, or −1, of every cell"
+        )
     if rows not in (1, batch):
         raise ValueError(
-            f"token_of_cell is for {rows} images, the weights are of {batch}; give one row, or one for each"
+            f"token_of_cell is for {rows} images, the weights are of {batch}; give one row, or one per image"
         )
     sizes = cells_of_token(token_of_cell, int(token_of_cell.max()) + 1)
     for image, token in (sizes == 0).nonzero().tolist():
-        raise ValueError(f"token {token} after the prefix stands for no cell of image {image}, its weights for nothing")
+        raise ValueError(f"image {image} has no cell in token {token} after the prefix; number tokens without gaps")
 
 
 def cells_of_token(token_of_cell: Int[Tensor, "b n"], num_tokens: int) -> Int[Tensor, "b m"]:
-    """How many cells each token stands for."""
+    """Count the cells of each token."""
     sizes = token_of_cell.new_zeros(len(token_of_cell), num_tokens + 1)
     index = token_of_cell.where(token_of_cell >= 0, num_tokens)
     return sizes.scatter_add(1, index, torch.ones_like(index))[:, :num_tokens]
 
 
 def per_cell(weights: Float[Tensor, "b h q m"], tokens: Tokens, *, shared: bool) -> Float[Tensor, "b h q n"]:
-    """Lay the last axis, tokens, onto prefix tokens and cells; 0 for dropped cells.
+    """Expand the last axis from tokens to prefix tokens and cells, with 0 for dropped cells.
 
-    The weight of a merged token is ``shared`` evenly by its cells, or repeated for each.
+    The weight of a merged token is divided evenly among its cells if ``shared``, else repeated for each.
     """
     if tokens.token_of_cell is None:
         return weights

@@ -1,6 +1,6 @@
 """LeViT attention: values wider than queries and keys, with a learned bias for each distance |Δy|, |Δx|.
 
-    logits = q·k/√k + b(|Δy|, |Δx|)            values wider than queries and keys
+    output = softmax(q kᵀ / √k + b[|Δy|, |Δx|]) v            v has more channels than q and k
 
 "LeViT: a Vision Transformer in ConvNet's Clothing", Graham et al. 2021 (arXiv 2104.01136).
 """
@@ -20,10 +20,10 @@ from vitreous.layers.tokens import Tokens
 
 
 class DistanceTable(Learned):
-    """One learned row for each (|Δy|, |Δx|) between two cells of a grid: as many as it has cells, (0, 0) the first.
+    """Learned table with one row per distance (|Δy|, |Δx|) between two cells of a grid, starting with (0, 0).
 
-    For another grid the table is mirrored to all (Δy, Δx), resampled as these, and its quarter read again, so that
-    (0, 0) stays where it is. Starts at zero.
+    For another grid the table is mirrored to all offsets (Δy, Δx), resampled, and cropped to one quadrant, which keeps
+    (0, 0) in place. Initialized to zero.
     """
 
     def __init__(self, grid: Grid, dim: int) -> None:
@@ -33,8 +33,8 @@ class DistanceTable(Learned):
     def forward(self, grid: Grid, device: torch.device | None = None) -> Float[Tensor, "1 n d"]:
         return resample_distances(self.table, self.grid, grid)
 
-    def adapt(self, name: str, given: Tensor, old_grid: Grid) -> Tensor:
-        return resample_distances(given, old_grid, self.grid)
+    def adapt(self, name: str, table: Tensor, old_grid: Grid) -> Tensor:
+        return resample_distances(table, old_grid, self.grid)
 
 
 def resample_distances(table: Float[Tensor, "1 n d"], old_grid: Grid, new_grid: Grid) -> Float[Tensor, "1 m d"]:
@@ -48,9 +48,9 @@ def resample_distances(table: Float[Tensor, "1 n d"], old_grid: Grid, new_grid: 
 
 
 class WideValueAttention(nn.Module):
-    """Self-attention whose values are wider than its queries and keys (LeViT).
+    """Multi-head self-attention with values wider than queries and keys, and a bias per distance on the logits.
 
-    A bias for how far two cells are apart is added to the logits. In ``qkv`` the parts of a head stand together.
+    The channels of ``qkv`` are grouped by head: q, k and v of the first head, then of the second, and so on.
     """
 
     def __init__(self, context: MixerContext, *, key_dim: int, value_dim: int, temperature: float = 1.0) -> None:

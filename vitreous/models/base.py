@@ -1,16 +1,18 @@
-"""The contract that every model keeps, so that training, cost, recording, saving and export need to know only this.
+"""Base classes of all models: the interface that training, recording, saving and export rely on.
 
-outputs  = model.outputs(inputs)      what a task works with, by name: {"class": (b, k)}, {"masks": (b, k, y, x)} …
-model.blocks                        the repeated units in order: what is checkpointed, sharded, compiled;
-                                      "blocks.3" names the fourth of them, in every family
-model.config, model.spec              how it was built; how images are prepared, what classes and outputs mean
-model.edit(edit), model.edits         a change of its structure, remembered: saved with it and replayed by load
+Every :class:`Model` has
 
-A backbone is a model that classifies, and whose features others build on:
+    outputs = model.outputs(inputs)       outputs by name: {"class": (b, k)}, {"masks": (b, k, y, x)}, …
+    model.blocks                          the repeated blocks in order: units of checkpointing, sharding, compilation;
+                                          "blocks.3" names the fourth one in every family
+    model.config, model.spec              how it was built; image preprocessing, classes and task
+    model.edit(edit), model.edits         changes to its structure, which are saved with it and replayed by load
 
-logits   = model(images)              one tensor (b, classes), or (b, d) when num_classes is 0
-features = model.features(images)     tokens with their grid, and maps with strides, finest first
-heads    = model.heads(features)      every head's output by name; forward averages them
+A :class:`Backbone` is an image classifier whose features other models build on:
+
+    logits   = model(images)              (b, classes), or (b, d) if num_classes is 0
+    features = model.features(images)     tokens with their grid, and feature maps with strides, finest first
+    heads    = model.heads(features)      the output of each head by name; forward averages them
 """
 
 from __future__ import annotations
@@ -31,13 +33,21 @@ from vitreous.options import Options
 from vitreous.samples import Inputs
 from vitreous.spec import Labels, Preprocess, Size, Spec
 
-#: Options of a config that hold for all of its mixers.
+#: Fields of a config that apply to all of its mixers.
 FOR_MIXERS = ("qkv_bias", "drop_rate", "attention_drop_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Options, ABC):
-    """How to build one model. Families add their fields; every instance checks its own values."""
+    """Configuration of a model: a frozen dataclass that validates its fields.
+
+    Subclass it to define a model of your own: add fields and implement :meth:`build`.
+
+    Attributes:
+        image_size: (height, width) that the model is built for; models accept other sizes at run time.
+        num_channels: Number of image channels.
+        num_classes: Number of classes; 0 for a model without classifier, which returns pooled features.
+    """
 
     image_size: Size = (224, 224)
     num_channels: int = 3
@@ -50,25 +60,25 @@ class ModelConfig(Options, ABC):
 
     @abstractmethod
     def build(self) -> Model:
-        """The model, freshly initialized."""
+        """Create the model with randomly initialized weights."""
 
     @classmethod
     def given(cls, name: str, value: Any) -> Any:
-        """A config by the name of a model, as it is, or as its JSON, which says its family."""
+        """Parse a config: an instance, the name of a model, or JSON with its ``family``."""
         if isinstance(value, cls):
             return value
-        from vitreous.models import FAMILIES, find_config  # here, since they import all models and these this file
+        from vitreous.models import FAMILIES, find_config  # avoids a circular import
 
         if isinstance(value, str):
             return find_config(value)
         settings: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {}
         family = settings.pop("family", None)
         if family not in FAMILIES:
-            raise ValueError(f"{name} must be a model's name, its config or the JSON of one, got {value!r:.80}")
+            raise ValueError(f"{name} must be the name of a model, a config or its JSON, got {value!r:.80}")
         return cls.given(name, FAMILIES[family].config().override(**settings))
 
     def to_json(self) -> dict[str, Any]:
-        """Every field; a config inside of this one says its family."""
+        """Convert to JSON; nested model configs include their family."""
         from vitreous.models import find_family
 
         described = super().to_json()
@@ -81,20 +91,21 @@ class ModelConfig(Options, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelConfig, ABC):
-    """How to build one backbone."""
+    """Configuration of a backbone."""
 
     @abstractmethod
-    def build(self) -> Backbone: ...
+    def build(self) -> Backbone:
+        """Create the backbone with randomly initialized weights."""
 
-    def context(self, *, dim: int, num_heads: int, grid: Grid, **where: Any) -> MixerContext:
-        """What a mixer of this model must know: the arguments, and the rates and biases that the config has."""
-        own = {name: getattr(self, name) for name in FOR_MIXERS if hasattr(self, name)}
-        return MixerContext(dim=dim, num_heads=num_heads, grid=grid, **own, **where)
+    def context(self, *, dim: int, num_heads: int, grid: Grid, **options: Any) -> MixerContext:
+        """Create the context of a mixer from the arguments and the rates and biases of this config."""
+        shared = {name: getattr(self, name) for name in FOR_MIXERS if hasattr(self, name)}
+        return MixerContext(dim=dim, num_heads=num_heads, grid=grid, **shared, **options)
 
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """Features laid out as an image: ``values`` (b, c, y, x), one cell per ``stride`` pixels."""
+    """A feature map ``values`` (b, c, y, x) with one cell per ``stride`` (vertical, horizontal) pixels."""
 
     values: Float[Tensor, "b c y x"]
     stride: Size
@@ -102,9 +113,13 @@ class FeatureMap:
 
 @dataclass(frozen=True)
 class Features:
-    """What a backbone sees: final tokens (``num_prefix`` first, then the grid), and its maps from fine to coarse.
+    """Features of a backbone, as returned by :meth:`Backbone.features`.
 
-    ``grid`` is None, and ``maps`` empty, when training has dropped tokens and no grid is left.
+    Attributes:
+        tokens: Final tokens: ``num_prefix`` prefix tokens (class token, …), then the cells in raster order.
+        grid: (rows, columns) of the cells; None if token dropping removed some of them in training.
+        num_prefix: Number of prefix tokens.
+        maps: Feature maps from fine to coarse; empty if ``grid`` is None.
     """
 
     tokens: Float[Tensor, "b n d"]
@@ -114,17 +129,20 @@ class Features:
 
 
 class Model(nn.Module, ABC):
-    """Images in, named outputs out. A family implements :meth:`outputs` and :attr:`blocks`, and owns its heads."""
+    """Base class of all models: images in, named outputs out.
 
-    #: What it is built for, and the output that ``forward`` gives where it is a single tensor.
+    Subclasses implement :meth:`outputs`, :attr:`blocks`, :attr:`backbone` and :meth:`make_head`.
+    """
+
+    #: The task that the model is built for, and the name of the output that ``forward`` returns as a single tensor.
     task: str = "classify"
     main_output: str = "class"
-    #: Names of the attributes that hold a head, whose parameters depend on the classes.
+    #: Names of the attributes that are heads, whose parameters depend on the number of classes.
     head_names: tuple[str, ...] = ("head",)
-    #: Stride in pixels and width of each map that ``features`` returns, known without running the model.
+    #: Stride in pixels and number of channels of each feature map, known without running the model.
     strides: tuple[Size, ...]
     dims: tuple[int, ...]
-    #: What was done to the model since its config built it, in order.
+    #: Edits applied to the model since its config built it, in order.
     edits: tuple[Edit, ...] = ()
 
     def __init__(self, config: ModelConfig) -> None:
@@ -134,45 +152,51 @@ class Model(nn.Module, ABC):
         self.spec = Spec(preprocess, task=self.task)
 
     @abstractmethod
-    def outputs(self, inputs: Inputs) -> dict[str, Tensor]: ...
+    def outputs(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Compute all outputs by name."""
 
-    if TYPE_CHECKING:  # a child module here, a property there
+    if TYPE_CHECKING:  # a child module in some families, a property in others
 
         @property
         def blocks(self) -> nn.ModuleList | list[nn.Module]:
-            """The repeated units in order."""
+            """The repeated blocks in order."""
 
     @property
     def model(self) -> Model:
-        """Itself: a model is the plainest engine to run it with (``deploy/engine.py``)."""
+        """The model itself, which makes it an :class:`~vitreous.models.engine.Engine`."""
         return self
 
     @property
     @abstractmethod
     def backbone(self) -> Backbone:
-        """The part that turns images into features: itself, for a model that is nothing else."""
+        """The backbone that computes features; for a backbone, the model itself."""
 
     @abstractmethod
-    def make_head(self, num_classes: int) -> nn.Module: ...
+    def make_head(self, num_classes: int) -> nn.Module:
+        """Create a randomly initialized head."""
 
     def features(self, images: Float[Tensor, "b c y x"]) -> Features:
+        """Compute the features of the backbone."""
         return self.backbone.features(images)
 
     def read_tokens(self, num_prefix: int) -> slice:
-        """The tokens that the heads read, of so many prefix tokens and the cells behind them."""
+        """Return the slice of final tokens that the heads read, given ``num_prefix`` prefix tokens before the cells."""
         return slice(num_prefix, None)
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Any:
-        """The outputs for images alone; a family may return its main output instead."""
+        """Compute the outputs for images; a family may return its main output instead."""
         return self.outputs(Inputs(images))
 
     def edit(self, edit: Edit) -> None:
-        """Change the structure in place, and remember how, so that files describe it."""
+        """Apply a structural edit in place and record it in ``edits``, so that saved files can be rebuilt."""
         edit.apply(self)
         self.edits += (edit,)
 
     def reset_head(self, num_classes: int) -> None:
-        """A fresh classifier in every head, with classes yet to be named; 0 classes leave the pooled features."""
+        """Replace every head by a randomly initialized one and clear the class names.
+
+        With ``num_classes=0`` the model returns pooled features.
+        """
         self.config = self.config.override(num_classes=num_classes)
         like = next(self.parameters())
         for name in self.head_names:
@@ -180,19 +204,19 @@ class Model(nn.Module, ABC):
         self.spec = replace(self.spec, labels=Labels())
 
     def name_classes(self, names: Iterable[str]) -> None:
-        """Remember what the classes are called; one name per class."""
+        """Set the names of the classes, one per class, in ``spec.labels``."""
         labels = Labels(tuple(names))
         labels.check(self.config.num_classes)
         self.spec = replace(self.spec, labels=labels)
 
     def check_images(self, images: Tensor, smallest: Size) -> None:
-        """One line that says what is wrong with a batch, before some layer deep inside does."""
+        """Check shape, channels, dtype and size of a batch, and raise a ValueError with a clear message."""
         if images.ndim != 4:
             raise ValueError(f"images must have shape (batch, channels, height, width), got {tuple(images.shape)}")
         if images.shape[1] != self.config.num_channels:
             raise ValueError(
                 f"the model takes {self.config.num_channels} channels, the images have {images.shape[1]}; "
-                f"convert them, or build the model with num_channels={images.shape[1]}"
+                f"convert them, or create the model with num_channels={images.shape[1]}"
             )
         if not images.is_floating_point():
             raise ValueError(f"images must be floating point, got {images.dtype}; vt.transforms(model) prepares them")
@@ -204,47 +228,53 @@ class Model(nn.Module, ABC):
 
 
 class Backbone(Model):
-    """A classifier on features. A family implements :meth:`features`, :meth:`pooled` and :attr:`blocks`, and owns a
-    ``head``."""
+    """An image classifier whose features other models build on.
+
+    Subclasses implement :meth:`features`, :meth:`pooled` and :attr:`blocks`, and set ``head``.
+    """
 
     head: nn.Module
     config: Config
 
     @abstractmethod
-    def features(self, images: Float[Tensor, "b c y x"]) -> Features: ...
+    def features(self, images: Float[Tensor, "b c y x"]) -> Features:
+        """Compute final tokens and feature maps; see :class:`Features`."""
 
     @abstractmethod
     def pooled(self, features: Features) -> Float[Tensor, "b d"]:
-        """One vector per image: what the classifier sees."""
+        """Pool features to one vector per image, the input of the classifier."""
 
     @property
     def backbone(self) -> Backbone:
         return self
 
     def read_tokens(self, num_prefix: int) -> slice:
-        """The tokens that the heads read, of so many prefix tokens and the cells behind them."""
+        """Return the slice of final tokens that the heads read, given ``num_prefix`` prefix tokens before the cells."""
         return slice(0, 1) if num_prefix else slice(0, None)
 
     def heads(self, features: Features) -> dict[str, Float[Tensor, "b k"]]:
+        """Compute the output of each head by name."""
         return {"class": self.head(self.pooled(features))}
 
     def outputs(self, inputs: Inputs) -> dict[str, Float[Tensor, "b k"]]:
         return self.heads(self.features(inputs.images))
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
-        return combine(self.outputs(Inputs(images)))
+        """Compute logits, averaged over the heads; pooled features if ``num_classes`` is 0."""
+        return mean_logits(self.outputs(Inputs(images)))
 
     def make_head(self, num_classes: int) -> nn.Module:
         return classifier(self.dims[-1], num_classes)
 
 
-def combine(heads: dict[str, Float[Tensor, "b k"]]) -> Float[Tensor, "b k"]:
-    """The mean of several heads' logits."""
+def mean_logits(heads: dict[str, Float[Tensor, "b k"]]) -> Float[Tensor, "b k"]:
+    """Average the logits of several heads."""
     first, *others = heads.values()
     return sum(others, first) / (1 + len(others)) if others else first
 
 
 def classifier(dim: int, num_classes: int) -> nn.Module:
+    """Create a linear classifier with small random weights, or the identity for 0 classes."""
     if num_classes == 0:
         return nn.Identity()
     head = nn.Linear(dim, num_classes)
@@ -254,7 +284,7 @@ def classifier(dim: int, num_classes: int) -> nn.Module:
 
 
 def check_stages(num_stages: int, *, depths: tuple[int, ...], **others: tuple[float, ...]) -> None:
-    """Rows of numbers that a config gives stage by stage: as many as there are stages, and no endless network."""
+    """Check that per-stage fields have one number per stage, and that the depth is reasonable."""
     for name, row in {"depths": depths, **others}.items():
         if len(row) != num_stages:
             raise ValueError(f"{name} must have {num_stages} numbers, one per stage; got {row}")
@@ -263,6 +293,6 @@ def check_stages(num_stages: int, *, depths: tuple[int, ...], **others: tuple[fl
 
 
 def drop_path_rates(last: float, depths: tuple[int, ...]) -> list[list[float]]:
-    """One rate per block of each stage, growing linearly from 0 at the very first to ``last`` at the very last."""
+    """Compute the stochastic-depth rate of each block per stage, linear from 0 at the first to ``last`` at the last."""
     rates = iter(last * index / max(1, sum(depths) - 1) for index in range(sum(depths)))
     return [[next(rates) for _ in range(depth)] for depth in depths]

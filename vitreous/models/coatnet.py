@@ -1,4 +1,4 @@
-"""CoAtNet: two stages of convolutions, then two of attention with a relative bias.
+"""CoAtNet: two stages of MBConv blocks, then two of attention with relative position bias.
 
 "CoAtNet: Marrying Convolution and Attention for All Data Sizes", Dai et al. 2021 (arXiv 2106.04803).
 
@@ -7,13 +7,13 @@
     x = x + attention(norm(x));   x = x + mlp(norm(x))                     two stages
     y = head(tanh(W · norm(mean over the map)))
 
-with logits q·k/√k + b(Δy, Δx). The first block of every stage halves the map, on the branch and on its shortcut alike:
-in attention, y = W · mean₂ₓ₂(x) + attention(mean₂ₓ₂(norm(x))), which also widens it.
+with logits q·k/√k + b(Δy, Δx). The first block of every stage halves the map in both branch and shortcut; with
+attention, y = W · mean₂ₓ₂(x) + attention(mean₂ₓ₂(norm(x))), which also changes the width.
 
-The paper leaves details open; ours are timm's, in its rows after the paper and in those it trained itself (``_rw``),
-which differ in small things that are options here. Where we differ from timm: images of any size are taken (means on
-odd sides are over the cells that there are, biases are resampled). A mixer that cannot take a relative bias goes
-without: the convolutions before it have seen the borders and so know the place.
+The paper leaves some details open; this follows timm, both its models after the paper and those it trained itself
+(``_rw``), whose small differences are options here. Differences from timm: images of any size are accepted (pooling
+excludes padding on odd sides, biases are resampled). A mixer without support for relative position bias is used
+without: the zero padding of the convolutions before it encodes position.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Attend, Full
+from vitreous.layers.attention import Attend, FullAttention
 from vitreous.layers.block import Block, PreNormBlock
 from vitreous.layers.init import init_efficient, init_vit
 from vitreous.layers.layout import Layout
-from vitreous.layers.mbconv import ACTIVATIONS, MBConv, MBConvOptions, halving_mean
+from vitreous.layers.mbconv import ACTIVATIONS, MBConv, MBConvOptions, mean_pool_2x2
 from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import grid_of
@@ -47,21 +47,23 @@ NUM_CONV_STAGES, NUM_STAGES = 2, 4
 
 @dataclass(frozen=True, kw_only=True)
 class CoAtNetConfig(Config):
+    """Configuration of a CoAtNet; the defaults are close to CoAtNet-0."""
+
     stem_dims: tuple[int, ...] = (64, 64)
     dims: tuple[int, ...] = (96, 192, 384, 768)
     depths: tuple[int, ...] = (2, 3, 5, 2)
     conv: MBConvOptions = MBConvOptions()
-    mixer: Mixer = Full()
-    head_dim: int = 32  # of each attention head
+    mixer: Mixer = FullAttention()
+    head_dim: int = 32  # channels per attention head
     mlp_ratio: float = 4.0
-    widen: Literal["before", "after"] = "before"  # where the first attention of a stage does: in qkv, or as it leaves
-    shortcut_bias: bool = True  # of the projection beside that attention
-    hidden_head: bool = True  # mean, norm, tanh(W ·) before the classifier; else norm, mean
+    widen: Literal["before", "after"] = "before"  # a stage's first attention: in qkv or in its output projection
+    shortcut_bias: bool = True  # of the projection in the shortcut of that attention
+    hidden_head: bool = True  # mean, norm, tanh(W ·) before the classifier; False: norm, mean
     norm_eps: float = 1e-6
     layer_scale: float | None = None  # initial γ in the attention stages; None: no LayerScale
     drop_rate: float = 0.0
     attention_drop_rate: float = 0.0
-    drop_path_rate: float = 0.0  # of the last block; grows linearly from 0 at the first
+    drop_path_rate: float = 0.0  # of the last block, increasing linearly from 0 at the first
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,7 +76,7 @@ class CoAtNetConfig(Config):
 
     @property
     def depth(self) -> int:
-        """Blocks in all."""
+        """Total number of blocks."""
         return sum(self.depths)
 
     def build(self) -> CoAtNet:
@@ -82,7 +84,7 @@ class CoAtNetConfig(Config):
 
 
 class WideningAttention(nn.Module):
-    """Self-attention from tokens of ``dim_in`` to tokens of ``dim_out``; the context says how wide it is itself."""
+    """Self-attention with relative position bias from width ``dim_in`` to ``dim_out``; ``context.dim`` is its own."""
 
     def __init__(self, context: MixerContext, *, dim_in: int, dim_out: int, temperature: float) -> None:
         super().__init__()
@@ -100,8 +102,8 @@ class WideningAttention(nn.Module):
         return self.drop(self.proj(rearrange(out, "b h n k -> b n (h k)")))
 
 
-class WidenThenMix(nn.Module):
-    """Any other mixer, behind a projection to the width that it keeps."""
+class ProjectedMixer(nn.Module):
+    """Any other mixer, after a linear projection to its width."""
 
     def __init__(self, dim_in: int, dim: int, mixer: nn.Module) -> None:
         super().__init__()
@@ -113,14 +115,14 @@ class WidenThenMix(nn.Module):
 
 
 class HalvingBlock(Block):
-    """x = W · mean₂ₓ₂(x) + mixer(mean₂ₓ₂(norm(x)));  x + mlp(norm(x)): from a map to the tokens of half its sides."""
+    """Downsampling block, x = W · mean₂ₓ₂(x) + mixer(mean₂ₓ₂(norm(x))); x + mlp(norm(x)): from a map to tokens."""
 
     def __init__(
         self, dim_in: int, dim: int, mixer: nn.Module, mlp: nn.Module, *, shortcut_bias: bool, **options: Any
     ) -> None:
         super().__init__(dim, mixer, mlp, **options)
         self.norm1 = nn.LayerNorm(dim_in, eps=self.norm2.eps)
-        self.pool = halving_mean()
+        self.pool = mean_pool_2x2()
         self.shortcut = nn.Linear(dim_in, dim, bias=shortcut_bias) if dim_in != dim else nn.Identity()
 
     def forward(self, x: Float[Tensor, "b c y x"], grid: Grid) -> Float[Tensor, "b n d"]:
@@ -131,7 +133,7 @@ class HalvingBlock(Block):
 
 
 class AttentionStage(nn.Sequential):
-    """Blocks of which the first takes a map, and the rest its tokens; a map again in the end."""
+    """A downsampling block (map → tokens), then blocks on tokens; returns a map."""
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d v w"]:
         grid = grid_of((x.shape[2], x.shape[3]), (2, 2))
@@ -141,6 +143,8 @@ class AttentionStage(nn.Sequential):
 
 
 class CoAtNet(Backbone):
+    """CoAtNet."""
+
     config: CoAtNetConfig
 
     def __init__(self, config: CoAtNetConfig) -> None:
@@ -233,18 +237,18 @@ def make_attention_blocks(
 
 
 def make_first_mixer(config: CoAtNetConfig, dim_in: int, context: MixerContext) -> nn.Module:
-    """The mixer of a stage's first block, where tokens of the stage before come in."""
-    if not isinstance(config.mixer, Full):
-        return WidenThenMix(dim_in, context.dim, config.mixer.build(context))
-    inside = context
+    """Create the mixer of a stage's first block, whose input has the width of the previous stage."""
+    if not isinstance(config.mixer, FullAttention):
+        return ProjectedMixer(dim_in, context.dim, config.mixer.build(context))
+    inner = context
     if config.widen == "after":
-        inside = replace(context, dim=dim_in, num_heads=dim_in // config.head_dim)
-    return WideningAttention(inside, dim_in=dim_in, dim_out=context.dim, temperature=config.mixer.temperature)
+        inner = replace(context, dim=dim_in, num_heads=dim_in // config.head_dim)
+    return WideningAttention(inner, dim_in=dim_in, dim_out=context.dim, temperature=config.mixer.temperature)
 
 
 SMALL, MEDIUM, LARGE = (96, 192, 384, 768), (128, 256, 512, 1024), (192, 384, 768, 1536)
 
-#: What timm's own models share. The older of them normalize and weigh channels in other places, and have fewer biases.
+#: Options of the models trained by timm. The older ones order norms and squeeze-excite differently, with fewer biases.
 RW_CONV = MBConvOptions(expand_from="input", squeeze_ratio=1 / 4, act="silu")
 RW_OLD_CONV = RW_CONV.override(act_first=True, bias=False)
 RW_OLDEST_CONV = RW_OLD_CONV.override(squeeze_first=True, squeeze_act="relu")
@@ -282,6 +286,6 @@ FAMILY = Family(
         )
     },
     smallest=("coatnet_nano_rw",),
-    drawn=("coatnet_0",),
+    plotted=("coatnet_0",),
     shrunk={"CoAtNet": CoAtNetConfig(stem_dims=(16, 16), dims=(32, 64, 96, 128), depths=(1, 1, 2, 1))},
 )

@@ -1,17 +1,17 @@
-"""ConvNeXt: a convolutional network rebuilt step by step after Swin, with a large depthwise filter for attention.
+"""ConvNeXt: a convolutional network modernized after Swin, with large depthwise convolutions as token mixers.
 
 "A ConvNet for the 2020s", Liu et al. 2022 (arXiv 2201.03545).
 
     x = norm(W · patch)                                     cells of 4×4 pixels
-    x = x + γ ⊙ mlp(norm(depthwise(x)))                     × depths[stage], filters of 7×7, one residual for both
-    x = conv(norm(x))                                       between the stages: 2×2 cells become one of twice the width
+    x = x + γ ⊙ mlp(norm(depthwise(x)))                     × depths[stage], 7×7 filters, a single residual
+    x = conv(norm(x))                                       between stages: 2×2 patches, twice the width
     y = head(norm(mean over the map of x))
 
-The norm comes behind the mean, so that tokens and the last map are as the last block leaves them. With
-``final_norm="tokens"`` they are normalized and the mean is not, as in timm's ``convnext_tiny_hnf``.
+The final norm follows mean pooling, so that tokens and the last feature map are not normalized. With
+``final_norm="tokens"`` they are, before pooling, as in timm's ``convnext_tiny_hnf``.
 
-Where we differ from the published code: sides that a step does not divide are padded with zeros, while the others
-leave out the pixels or cells that remain. The sizes below tiny are timm's.
+Difference from the published code: sides are zero-padded to a multiple of the stride instead of cropped. The sizes
+below tiny are timm's.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from vitreous.layers.patch import PatchEmbed
 from vitreous.layers.position import Grid
 from vitreous.models.base import Features
 from vitreous.models.family import Family, Paper
-from vitreous.models.pyramid import Pyramid, StagedConfig, stages_of
+from vitreous.models.pyramid import Pyramid, StagedConfig, build_stages
 from vitreous.spec import Size
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvNeXtConfig(StagedConfig):
-    """``num_heads`` means nothing to the paper's mixer; it is for attention in its place."""
+    """Configuration of a ConvNeXt; the defaults are ConvNeXt-T. ``num_heads`` applies to attention mixers only."""
 
     depths: tuple[int, ...] = (3, 3, 9, 3)
     patch_size: Size = (4, 4)
     mixer: Mixer = Depthwise()
     mlp_ratio: float = 4.0
     norm_eps: float = 1e-6
-    layer_scale: float | None = 1e-6  # initial γ; None: no LayerScale
+    layer_scale: float | None = 1e-6  # initial γ of LayerScale; None for no LayerScale
     final_norm: Literal["tokens", "pooled"] = "pooled"  # normalize before or after pooling
 
     def build(self) -> ConvNeXt:
@@ -55,7 +55,7 @@ class ConvNeXtConfig(StagedConfig):
 
 
 class ConvNeXtBlock(nn.Module):
-    """x + γ ⊙ mlp(norm(mixer(x))): the mixer sees x as it is, and its output is not a step of its own."""
+    """ConvNeXt block, x + γ ⊙ mlp(norm(mixer(x))): one residual, and no norm before the mixer."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class ConvNeXtBlock(nn.Module):
         return x + self.drop_path(self.scale(self.mlp(self.norm(self.mixer(x, grid, num_prefix)))))
 
 
-class NormThenPatch(nn.Module):
-    """W · (2×2 cells of norm(x)). Odd sides are padded with zeros behind the norm, which would add its bias to them."""
+class NormedPatchEmbed(nn.Module):
+    """Downsampling, patch embedding of 2×2 cells of norm(x); zero padding follows the norm, to stay zero."""
 
     def __init__(self, dim_in: int, dim_out: int, *, norm_eps: float = 1e-6) -> None:
         super().__init__()
@@ -92,12 +92,14 @@ class NormThenPatch(nn.Module):
 
 
 class ConvNeXt(Pyramid):
+    """ConvNeXt."""
+
     config: ConvNeXtConfig
 
     def __init__(self, config: ConvNeXtConfig) -> None:
         norms: dict[str, nn.Module] = {"tokens": nn.Identity(), "pooled": nn.Identity()}
         norms[config.final_norm] = nn.LayerNorm(config.dims[-1], eps=config.norm_eps)
-        stages = list(stages_of(config, config.patch_size, make_downsample, make_block))
+        stages = list(build_stages(config, config.patch_size, make_downsample, make_block))
         super().__init__(config, stages, dims=config.dims, norm=norms["tokens"])
         self.pooled_norm = norms["pooled"]
         self.stages.apply(init_convnext)
@@ -109,7 +111,7 @@ class ConvNeXt(Pyramid):
 def make_downsample(config: ConvNeXtConfig, stage: int) -> nn.Module:
     dim = config.dims[stage]
     if stage:
-        return NormThenPatch(config.dims[stage - 1], dim, norm_eps=config.norm_eps)
+        return NormedPatchEmbed(config.dims[stage - 1], dim, norm_eps=config.norm_eps)
     parts = {
         "embed": PatchEmbed(config.patch_size, config.num_channels, dim),
         "norm": nn.LayerNorm(dim, eps=config.norm_eps),
@@ -129,7 +131,7 @@ def make_block(config: ConvNeXtConfig, context: MixerContext, drop_path_rate: fl
 
 
 def convnext(dim: int, depths: tuple[int, ...]) -> ConvNeXtConfig:
-    """Widths double from stage to stage, and so would the heads of an attention, each some 32 channels wide."""
+    """Create a config whose widths, and heads of about 32 channels, double from stage to stage."""
     stages = range(len(depths))
     return ConvNeXtConfig(
         depths=depths,
@@ -155,6 +157,6 @@ FAMILY = Family(
     config=ConvNeXtConfig,
     variants=VARIANTS,
     papers={"*": Paper("ConvNeXt", "A ConvNet for the 2020s", "Liu et al.", 2022, "2201.03545")},
-    drawn=("convnext_tiny",),
+    plotted=("convnext_tiny",),
     shrunk={"ConvNeXt": ConvNeXtConfig(dims=(32, 64, 96, 128), depths=(1, 1, 2, 1), num_heads=(1, 2, 3, 4))},
 )

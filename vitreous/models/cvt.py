@@ -1,19 +1,19 @@
-"""CvT: a pyramid of three stages in which convolutions make the tokens and project queries, keys and values.
+"""CvT: three stages with convolutional token embedding and convolutional projection of queries, keys and values.
 
 "CvT: Introducing Convolutions to Vision Transformers", Wu et al. 2021 (arXiv 2103.15808).
 
-    x = norm(conv(x)),  the kernel wider than its stride             at the start of each of three stages
+    x = norm(conv(x)),  overlapping patches             at the start of each stage
     x = x + attention(norm(x));   x = x + mlp(norm(x))               × depth; layers/conv_projection.py
-    y = head(norm([class; x])[class])                                the class token joins in the last stage only
+    y = head(norm([class; x])[class])                                the class token is added in the last stage
 
-There are no positions: the convolutions tell where a cell is. What the paper's code does oddly, and we with it: logits
-are divided by the root of the stage's width, not of a head's; the first convolution, 7×7, is padded by 2 instead of 3;
-drop path grows from 0 to its rate within the last stage and is absent before; and since the class token skips the
-convolutions, the last block's for queries serves the maps alone: the classifier sends it no gradient.
+There is no position embedding: the convolutions' zero padding encodes position. Peculiarities of the authors' code that
+are kept: logits are divided by the root of the stage's width, not of a head's; the first convolution, 7×7, is padded by
+2 instead of 3; stochastic depth increases from 0 within the last stage and is absent before; and since the class token
+bypasses the convolutions, the query convolution of the last block receives no gradient from the classifier.
 
-Its weights were trained with x·σ(1.702 x) in the MLPs, which ``mlp="quick_gelu"`` gives; transformers, which is our
-reference, runs them with the exact GELU. Where we differ: any image size is taken (the reference cuts off pixels that
-make no whole cell, we pad), and ``class_token=False`` classifies the mean of the last map instead.
+The published weights were trained with x·σ(1.702 x) in the MLPs (``mlp="quick_gelu"``); transformers, the reference of
+this implementation, runs them with the exact GELU. Differences: images of any size are accepted (padded where the
+reference crops), and ``class_token=False`` classifies the mean of the last map.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ KERNELS, STRIDES, PADDINGS = (7, 3, 3), (4, 2, 2), (2, 1, 1)
 
 @dataclass(frozen=True, kw_only=True)
 class CvTConfig(StagedConfig):
+    """Configuration of a CvT; the defaults are CvT-13."""
+
     depths: tuple[int, ...] = (1, 2, 10)
     dims: tuple[int, ...] = (64, 192, 384)
     num_heads: tuple[int, ...] = (1, 3, 6)
     mixer: Mixer = ConvProjection()
     mlp_ratio: float = 4.0
     mlp: Literal["gelu", "quick_gelu"] = "gelu"
-    class_token: bool = True  # else the mean of the last map is classified
-    drop_path_rate: float = 0.0  # of the last block; grows linearly from 0 at the first of the last stage
+    class_token: bool = True  # False: classify the mean of the last map
+    drop_path_rate: float = 0.0  # of the last block, increasing linearly from 0 at the first of the last stage
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,13 +64,15 @@ class CvTConfig(StagedConfig):
 
 
 class QuickGELU(nn.Module):
-    """x · σ(1.702 x), which is near GELU."""
+    """Approximate GELU, x · σ(1.702 x)."""
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         return x * (1.702 * x).sigmoid()
 
 
 class CvT(Pyramid):
+    """Convolutional vision transformer."""
+
     config: CvTConfig
 
     def __init__(self, config: CvTConfig) -> None:
@@ -87,13 +91,13 @@ class CvT(Pyramid):
             x = stage(x)
             maps.append(FeatureMap(x, stride))
         assert isinstance(last, Stage)
-        tokens, grid = self.join_class_token(last, x)
+        tokens, grid = self.forward_last_stage(last, x)
         num_prefix = int(self.config.class_token)
         values = rearrange(tokens[:, num_prefix:], "b (y x) d -> b d y x", y=grid[0])
         return Features(tokens, grid, num_prefix, (*maps, FeatureMap(values, self.strides[-1])))
 
-    def join_class_token(self, stage: Stage, x: Float[Tensor, "b c y x"]) -> tuple[Float[Tensor, "b n d"], Grid]:
-        """The last stage, whose blocks see the class token before the cells; all of them normalized."""
+    def forward_last_stage(self, stage: Stage, x: Float[Tensor, "b c y x"]) -> tuple[Float[Tensor, "b n d"], Grid]:
+        """Run the last stage with the class token before the cells, and normalize all tokens."""
         grid = grid_of((x.shape[2], x.shape[3]), stage.stride)
         tokens = stage.downsample(x)
         if self.class_token is not None:

@@ -1,20 +1,19 @@
-"""Deformable Attention Transformer: four stages of windows, and in the coarse ones attention to points that move.
+"""DAT: Vision Transformer with deformable attention in its coarse stages and window attention in its fine ones.
 
-"Vision Transformer with Deformable Attention", Xia et al. 2022 (arXiv 2201.00520); the models of that paper, not those
-of its successor DAT++.
+"Vision Transformer with Deformable Attention", Xia et al. 2022 (arXiv 2201.00520); not its successor DAT++.
 
-    x = norm(conv(x))                                                   before each stage: patches of 4×4, then of 2×2
+    x = norm(conv(x))                                                   before each stage: patches of 4×4, later 2×2
     x = x + mixer(norm(x));   x = x + mlp(norm(x))                      × depth
     y = head(mean over the last map of norm(x))
 
-In every stage even blocks look at local windows. Odd blocks look at shifted windows in the first two stages, and at
-deformed points of the whole map in the last two; ``mixer`` takes the place of the latter. Windows are shifted by the
-larger half of their side, 4 cells of 7, where Swin shifts by the smaller.
+In every stage even blocks have window attention. Odd blocks have shifted-window attention in the first two stages and
+deformable attention over the whole map in the last two; ``mixer`` replaces the latter. Windows are shifted by half
+their side rounded up, 4 cells of 7, where Swin rounds down.
 
-Where we differ from the original: images of any size are taken (odd sides are padded with zeros, windows as in
-``layers/window.py``), and the table of biases for deformed points is read as it is, whatever the size of the map, where
-the original resamples it first. Weights start as DeiT's, where the original leaves them as torch has them: on Shapes,
-with the recipe that all families share, it learned 24 % that way and 79 % this way.
+Differences from the original: images of any size are accepted (odd sides are zero-padded, windows as in
+``layers/window.py``), and the bias table of deformable attention is interpolated directly for any size of the map,
+where the original resamples it first. Weights are initialized as in DeiT, where the original keeps PyTorch's defaults:
+on Shapes, with the recipe shared by all families, the latter reached 24 % accuracy and the former 79 %.
 """
 
 from __future__ import annotations
@@ -32,17 +31,19 @@ from vitreous.layers.mixer import Mixer, MixerContext
 from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import pad_to_patches
 from vitreous.layers.position import Grid, RelativeBias
-from vitreous.layers.window import Cut, WindowAttention
+from vitreous.layers.window import WindowAttention, WindowPartition
 from vitreous.models.family import Family, Paper
-from vitreous.models.pyramid import Pyramid, StagedConfig, stages_of
+from vitreous.models.pyramid import Pyramid, StagedConfig, build_stages
 from vitreous.spec import Size
 
 
 @dataclass(frozen=True, kw_only=True)
 class DATConfig(StagedConfig):
+    """Configuration of a DAT; the defaults are DAT-T."""
+
     patch_size: Size = (4, 4)
     window_size: int = 7
-    num_window_stages: int = 2  # from the finest: windows only; after them every second block has the mixer
+    num_window_stages: int = 2  # finest stages with window attention only; later, odd blocks have ``mixer``
     mixer: Mixer = Deformable()
     mlp_ratio: float = 4.0
 
@@ -51,7 +52,7 @@ class DATConfig(StagedConfig):
 
 
 class PatchNorm(nn.Module):
-    """norm(conv(x)): patches that do not overlap as tokens. The last ones are padded with zeros."""
+    """Patch embedding, norm(conv(x)), with zero padding to a multiple of the patch size."""
 
     def __init__(self, patch_size: Size, dim_in: int, dim_out: int, *, bias: bool, norm_eps: float) -> None:
         super().__init__()
@@ -64,20 +65,24 @@ class PatchNorm(nn.Module):
 
 
 class ShiftedWindow(WindowAttention):
-    """Swin's shifted windows, shifted by the other half of their side."""
+    """Shifted-window attention that shifts by half the side rounded up, where Swin rounds down."""
 
-    def cut(self, grid: Grid) -> Cut:
-        cut = super().cut(grid)
-        down, across = (side - shift if shift else 0 for side, shift in zip(cut.window, cut.shift, strict=True))
-        return cut._replace(shift=(down, across))
+    def partition(self, grid: Grid) -> WindowPartition:
+        partition = super().partition(grid)
+        down, across = (
+            side - shift if shift else 0 for side, shift in zip(partition.window, partition.shift, strict=True)
+        )
+        return partition._replace(shift=(down, across))
 
 
 class DAT(Pyramid):
+    """Deformable Attention Transformer."""
+
     config: DATConfig
 
     def __init__(self, config: DATConfig) -> None:
         norm = nn.LayerNorm(config.dims[-1], eps=config.norm_eps)
-        stages = list(stages_of(config, config.patch_size, make_downsample, make_block))
+        stages = list(build_stages(config, config.patch_size, make_downsample, make_block))
         super().__init__(config, stages, dims=config.dims, norm=norm)
         self.stages.apply(init_deit)
         for module in self.modules():
@@ -103,8 +108,8 @@ def make_block(config: DATConfig, context: MixerContext, drop_path_rate: float) 
 def make_mixer(config: DATConfig, context: MixerContext) -> nn.Module:
     if context.index % 2 and context.stage >= config.num_window_stages:
         return config.mixer.build(context)
-    kind = ShiftedWindow if context.index % 2 else WindowAttention
-    return kind(context, config.window_size, shifted=context.index % 2 == 1)
+    attention = ShiftedWindow if context.index % 2 else WindowAttention
+    return attention(context, config.window_size, shifted=context.index % 2 == 1)
 
 
 VARIANTS: dict[str, DATConfig] = {

@@ -1,7 +1,7 @@
-"""Edits: changes to a model's structure that it remembers, so that a file stores them and loading replays them.
+"""Edits: recorded changes to a model's structure, which weights files store and loading replays.
 
-``config.build()`` followed by the edits in order gives the structure of any model: ``model.edit(Fold())`` applies one
-and keeps it in ``model.edits``. ``compress/edits.py`` is the table of those that a file may name.
+``config.build()`` followed by the edits in order reproduces the structure of any model: ``model.edit(Fold())`` applies
+an edit and appends it to ``model.edits``. ``compress/edits.py`` registers the edits that a file may contain.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Edit(Options, ABC):
-    """One change to a model's structure, with all that is needed to make it again."""
+    """A change to a model's structure, with all options needed to replay it."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def apply(self, model: Model) -> None:
-        """Change the model in place, on the meta device as well; what follows may depend on the options alone.
+        """Change the model in place; must also work on the meta device.
 
-        Weights may be used, since a file holds the result, but not to decide which modules and shapes there are: what
-        was decided by them (which heads to remove, say) belongs into the options.
+        The resulting modules and shapes may depend only on the options. Weights may be transformed, since files store
+        the result, but anything derived from them that affects the structure (such as which heads to remove) must be an
+        option.
         """
 
     def to_json(self) -> dict[str, Any]:

@@ -1,20 +1,19 @@
-"""EfficientFormer: pooling on maps as long as they are large, attention on the few tokens at the end.
+"""EfficientFormer: pooling in the fine stages, attention in the last blocks of the coarsest stage.
 
 "EfficientFormer: Vision Transformers at MobileNet Speed", Li et al. 2022 (arXiv 2206.01191); its attention is LeViT's
 (``layers/wide_value.py``).
 
     x = relu(norm(conv(relu(norm(conv(image))))))                        cells of 4×4 pixels
     x = x + γ₁ ⊙ (mean₃ₓ₃(x) − x);        x = x + γ₂ ⊙ mlp(x)            on maps; the MLP has BatchNorm inside
-    x = norm(conv(x))                                                    between the stages: half the sides
+    x = norm(conv(x))                                                    between stages: half the sides
     x = x + γ₁ ⊙ attention(norm(x));      x = x + γ₂ ⊙ mlp(norm(x))      the last blocks of the last stage, on tokens
     y = mean of two heads, each on the mean over the map of norm(x)
 
-One head learns from the labels and one from a teacher. Once trained, BatchNorm can be folded into the convolution
-before it, which is why most blocks have it and not LayerNorm.
+One head is trained on labels and one by a teacher (distillation). Most blocks have BatchNorm instead of LayerNorm,
+since it can be folded into the preceding convolution for inference.
 
-Where we differ from the published code: it takes images of one size only, and we take any, reading the biases as
-:class:`~vitreous.layers.wide_value.DistanceTable` says. In the config ``mixer="attention"`` means the attention above,
-with its wide values.
+Difference from the published code: images of any size are accepted, with biases resampled by
+:class:`~vitreous.layers.wide_value.DistanceTable`. In the config ``mixer="attention"`` means LeViT's attention.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Full
+from vitreous.layers.attention import FullAttention
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.drop import DropPath
 from vitreous.layers.init import init_convnext, init_deit
@@ -45,37 +44,41 @@ from vitreous.models.pyramid import Pyramid, Stage
 
 @dataclass(frozen=True, kw_only=True)
 class EfficientFormerConfig(Config):
+    """Configuration of an EfficientFormer; the defaults are EfficientFormer-L1."""
+
     depths: tuple[int, ...] = (3, 2, 6, 4)
     dims: tuple[int, ...] = (48, 96, 224, 448)
-    num_attention: int = 1  # blocks with attention: the last ones of the last stage, or all of it if it has fewer
+    num_attention: int = 1  # attention blocks, the last ones of the last stage (all if it has fewer)
     num_heads: int = 8
-    key_dim: int = 32  # of each head; values are wider
-    value_dim: int = 128
-    mixer: Mixer = Full()  # of the blocks with attention
+    key_dim: int = 32  # channels per head of queries and keys
+    value_dim: int = 128  # channels per head of values
+    mixer: Mixer = FullAttention()  # of the attention blocks
     mlp_ratio: float = 4.0
-    distilled: bool = True  # a second head, to learn from a teacher
+    distilled: bool = True  # a second head, trained by a teacher
     norm_eps: float = 1e-5
-    layer_scale: float | None = 1e-5  # initial γ; None: no LayerScale
+    layer_scale: float | None = 1e-5  # initial γ of LayerScale; None for no LayerScale
     drop_rate: float = 0.0
     attention_drop_rate: float = 0.0
-    drop_path_rate: float = 0.0  # of the last block; grows linearly from 0 at the first
+    drop_path_rate: float = 0.0  # of the last block, increasing linearly from 0 at the first
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_stages(len(self.dims), depths=self.depths)
         if self.dims[0] % 2:
-            raise ValueError(f"dims must begin with an even number (the stem has half as many first), got {self.dims}")
+            raise ValueError(
+                f"the first of dims must be even, since the stem has half as many channels; got {self.dims}"
+            )
         if self.num_heads < 1:
             raise ValueError(f"num_heads must be at least 1, got {self.num_heads}")
 
     @property
     def depth(self) -> int:
-        """Blocks in all."""
+        """Total number of blocks."""
         return sum(self.depths)
 
     @property
-    def num_pooling_at_the_end(self) -> int:
-        """Blocks of the last stage that come before those with attention."""
+    def num_final_pool_blocks(self) -> int:
+        """Number of pooling blocks in the last stage, before the attention blocks."""
         return max(0, self.depths[-1] - self.num_attention)
 
     def build(self) -> EfficientFormer:
@@ -83,7 +86,7 @@ class EfficientFormerConfig(Config):
 
 
 class PoolBlock(nn.Module):
-    """x = x + γ₁ ⊙ (mean₃ₓ₃(x) − x);  x + γ₂ ⊙ mlp(x): a block on maps, normalized nowhere but in its MLP."""
+    """Pooling block on maps, x = x + γ₁ ⊙ (mean₃ₓ₃(x) − x); x + γ₂ ⊙ mlp(x), with norms only in the MLP."""
 
     def __init__(
         self, dim: int, mlp: nn.Module, *, layer_scale: float | None = None, drop_path_rate: float = 0.0
@@ -101,7 +104,7 @@ class PoolBlock(nn.Module):
 
 
 class MapStage(Stage):
-    """A stage whose blocks take maps, except those that need tokens."""
+    """A stage whose pooling blocks take maps, and whose attention blocks take tokens."""
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d v w"]:
         x = self.downsample(x)
@@ -116,7 +119,7 @@ class MapStage(Stage):
 
 
 class EfficientFormer(Pyramid):
-    """Stages from fine to coarse; the mean of the last map, normalized, is classified by each head."""
+    """Stages from fine to coarse, final norm, mean pooling, one or two linear classifiers."""
 
     config: EfficientFormerConfig
 
@@ -142,7 +145,7 @@ def make_stages(config: EfficientFormerConfig) -> Iterator[MapStage]:
     for number, dim in enumerate(config.dims):
         stride = (2, 2) if number else (4, 4)
         grid = grid_of(grid, stride)
-        num_pooling = config.num_pooling_at_the_end if number == last else config.depths[number]
+        num_pooling = config.num_final_pool_blocks if number == last else config.depths[number]
         blocks = [
             make_pool_block(config, dim, rate) if index < num_pooling else make_token_block(config, grid, index, rate)
             for index, rate in enumerate(rates[number])
@@ -151,7 +154,7 @@ def make_stages(config: EfficientFormerConfig) -> Iterator[MapStage]:
 
 
 def make_downsample(config: EfficientFormerConfig, number: int) -> nn.Sequential:
-    """The stem, or the step from the stage before."""
+    """Create the stem, or the downsampling convolution of a later stage."""
     dim = config.dims[number]
     if number:
         parts = {"conv": halving_conv(config.dims[number - 1], dim), "norm": nn.BatchNorm2d(dim)}
@@ -177,7 +180,7 @@ def make_pool_block(config: EfficientFormerConfig, dim: int, drop_path_rate: flo
 
 
 def make_map_mlp(dim: int, hidden_dim: int, drop_rate: float) -> nn.Sequential:
-    """norm(W₂ · GELU(norm(W₁ · x))) in every cell of a map, with BatchNorm."""
+    """Create an MLP on maps, norm(W₂ · GELU(norm(W₁ · x))), with BatchNorm."""
     parts = {
         "fc1": nn.Conv2d(dim, hidden_dim, 1),
         "norm1": nn.BatchNorm2d(hidden_dim),
@@ -211,7 +214,7 @@ def make_token_block(config: EfficientFormerConfig, grid: Grid, index: int, drop
 
 
 def make_mixer(config: EfficientFormerConfig, context: MixerContext) -> nn.Module:
-    if not isinstance(config.mixer, Full):
+    if not isinstance(config.mixer, FullAttention):
         return config.mixer.build(context)
     return WideValueAttention(
         context, key_dim=config.key_dim, value_dim=config.value_dim, temperature=config.mixer.temperature
@@ -237,7 +240,7 @@ FAMILY = Family(
             "2206.01191",
         )
     },
-    drawn=("efficientformer_l3",),
+    plotted=("efficientformer_l3",),
     shrunk={
         "EfficientFormer": EfficientFormerConfig(
             dims=(32, 64, 96, 128), depths=(1, 1, 2, 2), num_heads=4, key_dim=16, value_dim=64

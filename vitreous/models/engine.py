@@ -1,4 +1,4 @@
-"""Anything that runs a model: the model itself, or an accelerated one."""
+"""Engine: the interface shared by models and accelerated models."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from vitreous.spec import Spec
 
 @runtime_checkable
 class Engine(Protocol):
-    """Runs a model: prediction, evaluation and explanation need no more than this.
+    """Anything that computes a model's outputs: the model itself or an accelerated one.
 
-    ``model`` is the plain model, for whatever needs its features, gradients or attention; a model is its own engine.
+    Prediction, evaluation and explanation accept any engine. ``model`` is the underlying PyTorch model, for features,
+    gradients and attention; a model is its own engine.
     """
 
     @property

@@ -1,7 +1,7 @@
-"""The record at the bottom of every model file: all that the rest of the library knows of a family of models.
+"""Model families: the ``FAMILY`` record at the end of every model file, which registers the family's models.
 
-From it follow the names that :func:`vitreous.create_model` takes, the name of the config in a weights file, the paper
-in the catalog, the rows of the map of the family, the recipe that trains one of each, and which models tests run.
+The rest of the library derives from it the names accepted by :func:`vitreous.create_model`, the config's name in
+weights files, the papers in the catalog, the models in docs/concepts/map.md, the family recipe, and the test models.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vitreous.models.base import Config, ModelConfig
 
 @dataclass(frozen=True)
 class Paper:
-    """What to cite for some models of a family, and what these models are called in a table."""
+    """The paper to cite for models of a family; ``family`` is what tables call these models."""
 
     family: str
     title: str
@@ -29,20 +29,22 @@ class Paper:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A family of models: one file in ``models/``, and a key map of the same name if public weights exist."""
+    """A model family: one file in ``models/``, and a key map of the same name if public weights exist."""
 
-    name: str  # of the model file, of the key map file, and of the config in weights files
+    name: str  # of the model file, the key map file and the config in weights files
     config: type[ModelConfig]
     variants: Mapping[str, Config]
-    papers: Mapping[str, Paper]  # by shell patterns of the variants' names; the first that matches counts
-    smallest: tuple[str, ...] = ()  # variants that every test runs; by default the first variant
-    drawn: tuple[str, ...] = ()  # variants in docs/map.md, about as large as ResNet-50; by default the smallest
-    shrunk: Mapping[str, Config] = field(default_factory=dict)  # by title: for 64 pixels, under 2 M parameters
-    exports_any_size: bool = False  # torch.export traces it within seconds with height and width as symbols
+    papers: Mapping[str, Paper]  # by shell pattern of the variant names; the first match counts
+    smallest: tuple[str, ...] = ()  # variants used by tests; by default the first one
+    plotted: tuple[str, ...] = ()  # variants in docs/concepts/map.md, about the size of ResNet-50
+    shrunk: Mapping[str, Config] = field(
+        default_factory=dict
+    )  # by title: configs for 64 pixels with under 2 M parameters
+    exports_any_size: bool = False  # torch.export handles dynamic height and width within seconds
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "smallest", self.smallest or tuple(self.variants)[:1])
-        object.__setattr__(self, "drawn", self.drawn or self.smallest)
+        object.__setattr__(self, "plotted", self.plotted or self.smallest)
 
     def paper_of(self, variant: str) -> Paper:
         return next(paper for pattern, paper in self.papers.items() if fnmatch.fnmatchcase(variant, pattern))

@@ -1,17 +1,17 @@
-"""FastViT: convolutions with several branches while it learns and one afterwards; attention, if any, comes last.
+"""FastViT: re-parameterizable convolutions, with attention in the last stages of the larger variants.
 
 "FastViT: A Fast Hybrid Vision Transformer using Structural Reparameterization", Vasu et al. 2023 (arXiv 2303.14189).
 
-    x = conv(conv(conv(image)))                                    the stem, a quarter of the image's sides
-    x = conv₁(conv₇(x))                                            half the sides, for every stage but the first
+    x = conv(conv(conv(image)))                                    the stem, stride 4
+    x = conv₁(conv₇(x))                                            downsampling, before every stage but the first
     x = x + γ (conv₃(x) − norm(x));    x = x + γ mlp(conv₇(x))     × depth
-    x = x + conv₇(x)                                               in stages of attention: tells a cell where it is
+    x = x + conv₇(x)                                               in attention stages: position encoding
     x = x + γ attention(norm(x));      x = x + γ mlp(conv₇(x))     × depth
-    y = head(mean over the map of GELU(squeeze(conv₃(x))))         in which the width doubles
+    y = head(mean over the map of GELU(squeeze(conv₃(x))))         where the width doubles
 
-Every convolution outside the MLPs is a sum of branches (``layers/reparam.py``): ``vt.fold(model)`` gives the same model
-with one convolution in the place of each sum. The convolution in an MLP has one branch and keeps its norm in both
-forms, as in timm. The last map is the doubled one that is averaged.
+Every convolution outside the MLPs is a sum of branches (``layers/reparam.py``), which ``vt.fold(model)`` merges into a
+single one. The convolution in an MLP has one branch and keeps its norm when folded, as in timm. The last feature map is
+the one of doubled width before pooling.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Full
+from vitreous.layers.attention import FullAttention
 from vitreous.layers.drop import DropPath
 from vitreous.layers.init import init_convnext, init_deit
 from vitreous.layers.mbconv import SqueezeExcite
@@ -34,7 +34,7 @@ from vitreous.layers.mixer import Mixer
 from vitreous.layers.norm import MapScale
 from vitreous.layers.patch import grid_of
 from vitreous.layers.position import Grid
-from vitreous.layers.reparam import ConvNorm, ConvPosition, RepConv, RepMixer, mobile_conv
+from vitreous.layers.reparam import ConvNorm, ConvPosition, RepConv, RepMixer, mobileone_conv
 from vitreous.models.base import Backbone, Config, FeatureMap, Features, check_stages, drop_path_rates
 from vitreous.models.family import Family, Paper
 from vitreous.spec import Size
@@ -42,19 +42,21 @@ from vitreous.spec import Size
 
 @dataclass(frozen=True, kw_only=True)
 class FastViTConfig(Config):
+    """Configuration of a FastViT; the defaults are FastViT-S12."""
+
     image_size: Size = (256, 256)
     dims: tuple[int, ...] = (64, 128, 256, 512)
     depths: tuple[int, ...] = (2, 2, 6, 2)
-    num_attention_stages: int = 0  # the last ones; all others are RepMixer's
-    mixer: Mixer = Full()  # of the attention stages
-    head_dim: int = 32  # of each attention head
+    num_attention_stages: int = 0  # the last stages; the others have RepMixer
+    mixer: Mixer = FullAttention()  # of the attention stages
+    head_dim: int = 32  # channels per attention head
     qkv_bias: bool = False
     mlp_ratio: float = 4.0
-    expand_ratio: int = 2  # width of the last map over that of the last stage
+    expand_ratio: int = 2  # width of the last feature map over that of the last stage
     layer_scale: float = 1e-5  # initial γ
     drop_rate: float = 0.0
     attention_drop_rate: float = 0.0
-    drop_path_rate: float = 0.0  # of the last block; grows linearly from 0 at the first
+    drop_path_rate: float = 0.0  # of the last block, increasing linearly from 0 at the first
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,21 +65,21 @@ class FastViTConfig(Config):
             raise ValueError(f"dims must each be a multiple of the one before, got {self.dims}")
         if self.num_attention_stages > len(self.dims):
             raise ValueError(f"num_attention_stages must be at most {len(self.dims)}, got {self.num_attention_stages}")
-        if self.mixer != Full() and not self.num_attention_stages:
+        if self.mixer != FullAttention() and not self.num_attention_stages:
             raise ValueError(
-                f"mixer {self.mixer.name!r} has no place where all stages are RepMixer's; set num_attention_stages=1, "
-                "or choose a row with attention such as fastvit_sa12"
+                f"mixer {self.mixer.name!r} would not be used, all stages have RepMixer; set num_attention_stages=1, "
+                "or choose a variant with attention such as fastvit_sa12"
             )
         for stage, dim in enumerate(self.dims):
-            if self.attends(stage) and dim % self.head_dim:
+            if self.has_attention(stage) and dim % self.head_dim:
                 raise ValueError(f"the attention stages' dims must be multiples of head_dim={self.head_dim}, got {dim}")
 
     @property
     def depth(self) -> int:
-        """Blocks in all."""
+        """Total number of blocks."""
         return sum(self.depths)
 
-    def attends(self, stage: int) -> bool:
+    def has_attention(self, stage: int) -> bool:
         return stage >= len(self.dims) - self.num_attention_stages
 
     def build(self) -> FastViT:
@@ -85,7 +87,7 @@ class FastViTConfig(Config):
 
 
 class ConvMlp(nn.Module):
-    """W₂ · GELU(W₁ · norm(conv(x))), the convolution depthwise and 7×7: it looks around before it mixes channels."""
+    """Convolutional MLP, W₂ · GELU(W₁ · norm(conv(x))), with a depthwise 7×7 convolution."""
 
     def __init__(self, dim: int, hidden_dim: int, *, drop_rate: float = 0.0) -> None:
         super().__init__()
@@ -101,7 +103,7 @@ class ConvMlp(nn.Module):
 
 
 class RepBlock(nn.Module):
-    """x = repmixer(x), which has a residual of its own;  x + γ mlp(x)"""
+    """RepMixer block, x = repmixer(x); x + γ mlp(x). RepMixer includes its residual."""
 
     def __init__(self, dim: int, mlp: nn.Module, *, layer_scale: float, drop_path_rate: float) -> None:
         super().__init__()
@@ -116,7 +118,7 @@ class RepBlock(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """x = x + γ mixer(norm(x));  x + γ mlp(x), on a map that the mixer sees as tokens."""
+    """Attention block on maps, x = x + γ mixer(norm(x)); x + γ mlp(x)."""
 
     def __init__(
         self, dim: int, mixer: nn.Module, mlp: nn.Module, *, layer_scale: float, drop_path_rate: float
@@ -137,6 +139,8 @@ class AttentionBlock(nn.Module):
 
 
 class FastViT(Backbone):
+    """FastViT."""
+
     config: FastViTConfig
 
     def __init__(self, config: FastViTConfig) -> None:
@@ -169,12 +173,12 @@ class FastViT(Backbone):
 
 
 def make_stem(config: FastViTConfig) -> nn.Sequential:
-    """Sides are halved by all channels together, and again by each alone; then the channels are mixed."""
+    """Create the stem: a dense and a depthwise convolution, each with stride 2, then a pointwise one."""
     dim = config.dims[0]
     convs = (
-        mobile_conv(config.num_channels, dim, 3, stride=2),
-        mobile_conv(dim, dim, 3, stride=2, groups=dim),
-        mobile_conv(dim, dim, 1),
+        mobileone_conv(config.num_channels, dim, 3, stride=2),
+        mobileone_conv(dim, dim, 3, stride=2, groups=dim),
+        mobileone_conv(dim, dim, 1),
     )
     return nn.Sequential(*(nn.Sequential(OrderedDict(conv=conv, act=nn.GELU())) for conv in convs))
 
@@ -186,17 +190,17 @@ def make_stages(config: FastViTConfig) -> Iterator[nn.Sequential]:
         yield nn.Sequential(
             OrderedDict(
                 downsample=make_downsample(dim_in, dim) if stage else nn.Identity(),
-                position=ConvPosition(dim) if config.attends(stage) else nn.Identity(),
+                position=ConvPosition(dim) if config.has_attention(stage) else nn.Identity(),
                 blocks=nn.Sequential(*make_blocks(config, stage, grid)),
             )
         )
 
 
 def make_downsample(dim_in: int, dim: int) -> nn.Sequential:
-    """A large kernel with a small one beside it, one channel making several; then the channels are mixed."""
+    """Create the downsampling: a grouped 7×7 convolution with a 3×3 branch, then a pointwise one."""
     parts: dict[str, nn.Module] = {
         "depthwise": RepConv(dim_in, dim, (7, 3), stride=2, groups=dim_in),
-        "pointwise": mobile_conv(dim, dim, 1),
+        "pointwise": mobileone_conv(dim, dim, 1),
         "act": nn.GELU(),
     }
     return nn.Sequential(OrderedDict(parts))
@@ -207,7 +211,7 @@ def make_blocks(config: FastViTConfig, stage: int, grid: Grid) -> Iterator[nn.Mo
     for index, rate in enumerate(drop_path_rates(config.drop_path_rate, config.depths)[stage]):
         mlp = ConvMlp(dim, round(dim * config.mlp_ratio), drop_rate=config.drop_rate)
         options: dict[str, Any] = {"layer_scale": config.layer_scale, "drop_path_rate": rate}
-        if config.attends(stage):
+        if config.has_attention(stage):
             yield AttentionBlock(dim, make_mixer(config, stage, grid, index), mlp, **options)
         else:
             yield RepBlock(dim, mlp, **options)
@@ -221,7 +225,7 @@ def make_mixer(config: FastViTConfig, stage: int, grid: Grid, index: int) -> nn.
 
 def make_expand(dim_in: int, dim: int) -> nn.Sequential:
     parts: dict[str, nn.Module] = {
-        "conv": mobile_conv(dim_in, dim, 3, groups=dim_in),
+        "conv": mobileone_conv(dim_in, dim, 3, groups=dim_in),
         "squeeze": SqueezeExcite(dim, max(1, dim // 16), act="relu"),
         "act": nn.GELU(),
     }
@@ -252,6 +256,6 @@ FAMILY = Family(
         )
     },
     smallest=("fastvit_sa12",),
-    drawn=("fastvit_sa24",),
+    plotted=("fastvit_sa24",),
     shrunk={"FastViT": FastViTConfig(dims=(24, 48, 96, 192), depths=(1, 1, 2, 1), num_attention_stages=1)},
 )

@@ -1,15 +1,15 @@
-"""Hybrid: a ResNet looks at the image first, and a ViT at the ResNet's features.
+"""Hybrid ViT (R50+ViT): a Vision Transformer on the features of a BiT ResNet.
 
 "An Image is Worth 16x16 Words", Dosovitskiy et al. 2020 (arXiv 2010.11929), section 3.1; the sizes with R26 and R of
 "How to train your ViT?", Steiner et al. 2021 (2106.10270).
 
     features = resnet(image)
-    z₀ = [class; patches of features · E] + positions, and on as in ViT
+    z₀ = [class; patches of features · E] + positions, then as in ViT
 
-The ResNet is that of "Big Transfer" (Kolesnikov et al. 2019, 1912.11370): standardized filters, GroupNorm, and the
-padding of TensorFlow, which leaves ⌈side / stride⌉ cells of any side; like timm's and the original code's here, with
-the activation behind the sum. ``patch_size`` counts pixels as in every other model: a stride of 16 and a patch size of
-32 are tokens of 2×2 features. The residual blocks belong to the stem; ``blocks`` are the encoder's.
+The ResNet is that of "Big Transfer" (Kolesnikov et al. 2019, 1912.11370): weight standardization, GroupNorm and
+TensorFlow's "SAME" padding, which leaves ⌈side / stride⌉ cells for any side. As in the original code and timm, the
+activation follows the residual sum. ``patch_size`` is in pixels as in every other model: with a ResNet of stride 16, a
+patch size of 32 means tokens of 2×2 features. The residual blocks belong to the stem; ``blocks`` are the encoder's.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from vitreous.layers.patch import PatchEmbed
 from vitreous.models.family import Family, Paper
 from vitreous.models.vit import SIZES, ViT, ViTConfig
 
-WIDTHS = (64, 256, 512, 1024, 2048)  # of the root and of each stage
+WIDTHS = (64, 256, 512, 1024, 2048)  # of the root and each stage
 
 
 @dataclass(frozen=True, kw_only=True)
 class HybridConfig(ViTConfig):
-    stem_depths: tuple[int, ...] | None = (3, 4, 9)  # residual blocks in each stage; None: the ResNet's root alone
+    """Configuration of a hybrid ViT."""
+
+    stem_depths: tuple[int, ...] | None = (3, 4, 9)  # residual blocks per stage; None for the ResNet's root alone
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,7 +50,7 @@ class HybridConfig(ViTConfig):
 
     @property
     def stem_stride(self) -> int:
-        """Pixels of one feature: the root's 4, doubled by every stage but the first."""
+        """Stride of the ResNet in pixels: 4 for the root, doubled by every stage but the first."""
         return 4 << max(0, len(self.stem_depths or ()) - 1)
 
     def build(self) -> HybridViT:
@@ -56,7 +58,7 @@ class HybridConfig(ViTConfig):
 
 
 class Bottleneck(nn.Module):
-    """relu(shortcut(x) + branch(x)), the branch 1×1, 3×3 and 1×1 convolutions, each with GroupNorm."""
+    """Bottleneck block, relu(shortcut(x) + branch(x)) with 1×1, 3×3 and 1×1 convolutions, each with GroupNorm."""
 
     def __init__(self, dim_in: int, dim: int, *, stride: int = 1) -> None:
         super().__init__()
@@ -77,7 +79,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNetStem(nn.Module):
-    """Images → features → tokens."""
+    """Embed images as tokens: ResNet features, then patch embedding."""
 
     def __init__(self, config: HybridConfig) -> None:
         super().__init__()
@@ -107,6 +109,8 @@ class ResNetStem(nn.Module):
 
 
 class HybridViT(ViT):
+    """ViT with a ResNet as its stem."""
+
     config: HybridConfig
 
     def __init__(self, config: HybridConfig) -> None:
@@ -163,7 +167,7 @@ FAMILY = Family(
             "2010.11929",
         )
     },
-    drawn=("vit_small_r26_s32",),
+    plotted=("vit_small_r26_s32",),
     shrunk={"hybrid, BiT + ViT": HybridConfig(patch_size=(8, 8), stem_depths=(1,), dim=64, depth=3, num_heads=2)},
     exports_any_size=True,
 )

@@ -1,16 +1,16 @@
-"""A ResNet's features seen by a Transformer: convolutions look at what is near, attention at what is far.
+"""ResNet + transformer encoder: convolutions for local features, attention for global context.
 
 The hybrid of "An Image is Worth 16x16 Words", Dosovitskiy et al. 2020 (arXiv 2010.11929), with any of torchvision's
-ResNets, cut after any stage, in the place of the patches.
+ResNets, truncated after any stage, in place of the patch embedding.
 
-    x = W · resnet(image)                                   one token per cell of the last kept stage
+    x = W · resnet(image)                                   one token per cell of the last stage kept
     z = [class; x] + positions
     z = z + attention(norm(z));   z = z + mlp(norm(z))      × depth
     y = head(norm(z)[class])
 
-``hybrid_resnet("resnet50", num_stages=3, depth=8, dim=384, num_heads=6)`` is the config for a ResNet by name, and
-``model.start_from(vt.load("resnet50.in1k"))`` gives its convolutions trained weights. Among the feature maps the
-encoder's takes the place of the last kept stage's, whose stride it has.
+``hybrid_resnet("resnet50", num_stages=3, depth=8, dim=384, num_heads=6)`` creates the config from a ResNet's name, and
+``model.start_from(vt.load("resnet50.in1k"))`` copies pretrained weights to the convolutions. In the feature maps, the
+encoder's output replaces that of the last ResNet stage, which has the same stride.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Full
+from vitreous.layers.attention import FullAttention
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.init import init_deit, trunc_normal_
 from vitreous.layers.mixer import Mixer, check_heads
@@ -47,42 +47,44 @@ from vitreous.options import checked_choice
 
 @dataclass(frozen=True, kw_only=True)
 class HybridResNetConfig(Config):
-    depths: tuple[int, ...] = (2, 2, 2, 6)  # residual blocks of each kept stage, then blocks of the encoder
-    block: Literal["basic", "bottleneck"] = "basic"  # of the ResNet, as its stem
+    """Configuration of a truncated ResNet followed by a transformer encoder."""
+
+    depths: tuple[int, ...] = (2, 2, 2, 6)  # residual blocks of each ResNet stage, then encoder blocks
+    block: Literal["basic", "bottleneck"] = "basic"  # as in ResNetConfig
     stem: Literal["imagenet", "small"] = "imagenet"
     dim: int = 192
     num_heads: int = 3
-    mixer: Mixer = Full()
+    mixer: Mixer = FullAttention()
     mlp_ratio: float = 4.0
     qkv_bias: bool = True
-    class_token: bool = True  # else the mean over the cells is classified
+    class_token: bool = True  # False: classify the mean of the tokens
     norm_eps: float = 1e-6
     drop_rate: float = 0.0
     attention_drop_rate: float = 0.0
-    drop_path_rate: float = 0.0  # of the last block; grows linearly from 0 at the encoder's first
+    drop_path_rate: float = 0.0  # of the last block, increasing linearly from 0 at the encoder's first
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.num_stages <= len(WIDTHS):
             raise ValueError(
-                f"depths must have 2 to {1 + len(WIDTHS)} numbers, residual blocks of each kept stage "
-                f"and then blocks of the encoder; got {self.depths}"
+                f"depths must have 2 to {1 + len(WIDTHS)} numbers, the residual blocks of each ResNet stage "
+                f"and the encoder blocks; got {self.depths}"
             )
         check_stages(self.num_stages + 1, depths=self.depths)
         check_heads(self.dim, self.num_heads)
 
     @property
     def num_stages(self) -> int:
-        """Stages of the ResNet that are kept."""
+        """Number of ResNet stages that are kept."""
         return len(self.depths) - 1
 
     @property
     def depth(self) -> int:
-        """Blocks in all, residual and of the encoder."""
+        """Total number of residual and encoder blocks."""
         return sum(self.depths)
 
     def resnet(self) -> ResNetConfig:
-        """The ResNet with all its stages, those that will be cut off as short as can be."""
+        """Create the config of the full ResNet; stages that will be dropped get a single block."""
         depths = (*self.depths[:-1], *(1,) * (len(WIDTHS) - self.num_stages))
         return ResNetConfig(
             image_size=self.image_size,
@@ -98,6 +100,8 @@ class HybridResNetConfig(Config):
 
 
 class HybridResNet(Backbone):
+    """Truncated ResNet, 1×1 projection to tokens, transformer encoder, linear classifier."""
+
     config: HybridResNetConfig
 
     def __init__(self, config: HybridResNetConfig) -> None:
@@ -119,12 +123,16 @@ class HybridResNet(Backbone):
             trunc_normal_(self.class_token, std=0.02)
 
     def start_from(self, trained: ResNet) -> None:
-        """Copy the stem and the kept stages of a trained ResNet of the same kind."""
-        ours, theirs, kept = self.config, trained.config, self.config.num_stages
-        expected = ours.block, ours.stem, ours.num_channels, ours.depths[:kept]
-        given = theirs.block, theirs.stem, theirs.num_channels, theirs.depths[:kept]
-        if given != expected:
-            raise ValueError(f"start_from needs a ResNet with (block, stem, channels, depths) {expected}, got {given}")
+        """Copy the weights of stem and stages from a pretrained ResNet with the same configuration.
+
+        Raises:
+            ValueError: Block type, stem, channels or depths differ.
+        """
+        config, source, kept = self.config, trained.config, self.config.num_stages
+        expected = config.block, config.stem, config.num_channels, config.depths[:kept]
+        actual = source.block, source.stem, source.num_channels, source.depths[:kept]
+        if actual != expected:
+            raise ValueError(f"start_from needs a ResNet with (block, stem, channels, depths) {expected}, got {actual}")
         self.stem.load_state_dict(trained.stem.state_dict())
         self.stages.load_state_dict(trained.stages[:kept].state_dict())
 
@@ -176,11 +184,11 @@ def hybrid_resnet(
     depth: int,
     **options: Any,
 ) -> HybridResNetConfig:
-    """The config for a ResNet by name, cut after ``num_stages``, with ``depth`` blocks of encoder."""
-    own = RESNETS[checked_choice("backbone", backbone, tuple(RESNETS))]
+    """Create a config: the named ResNet truncated after ``num_stages``, followed by ``depth`` encoder blocks."""
+    resnet = RESNETS[checked_choice("backbone", backbone, tuple(RESNETS))]
     if not 1 <= num_stages <= len(WIDTHS):
-        raise ValueError(f"num_stages must lie between 1 and {len(WIDTHS)}, got {num_stages}")
-    return HybridResNetConfig(depths=(*own.depths[:num_stages], depth), block=own.block, **options)
+        raise ValueError(f"num_stages must be between 1 and {len(WIDTHS)}, got {num_stages}")
+    return HybridResNetConfig(depths=(*resnet.depths[:num_stages], depth), block=resnet.block, **options)
 
 
 VARIANTS: dict[str, HybridResNetConfig] = {
@@ -193,7 +201,7 @@ FAMILY = Family(
     config=HybridResNetConfig,
     variants=VARIANTS,
     papers={"*": Paper("ResNet + encoder", "A ResNet's features and a transformer encoder", "Vitreous", 2026)},
-    drawn=("hybrid_resnet50_small",),
+    plotted=("hybrid_resnet50_small",),
     shrunk={"hybrid, ResNet + encoder": HybridResNetConfig(depths=(1, 1, 2), dim=64, num_heads=2)},
     exports_any_size=True,
 )

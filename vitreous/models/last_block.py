@@ -1,12 +1,12 @@
-"""Compute only the tokens that a ViT's classifier reads in its last block.
+"""Last-block shortcut: in a ViT's last block, compute only the tokens that the classifier reads.
 
-In that block every token must be attended to, but only the tokens that are read have to attend:
+In the last block all tokens are needed as keys and values, but only the tokens that the heads read as queries:
 
     q = norm(z)[read] W_q        k, v = norm(z) W_k, norm(z) W_v        z = z[read] + softmax(q kᵀ / √k) v W_o
     z = z + mlp(norm(z))                                                for one token instead of all
 
-which saves that block nearly all of its MLP and two of its four projections: 6.9 % of the products of a ViT-B/16.
-No model does this by itself: training, a teacher and acceleration (``deploy/shortcuts.py``) ask for it.
+which saves nearly all of the block's MLP and two of its four projections: 6.9 % of the MACs of a ViT-B/16. Models do
+not do this by default; training, distillation teachers and acceleration (``deploy/shortcuts.py``) enable it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from vitreous.models.vit import ViT
 
 
 class LastBlock(nn.Module):
-    """A pre-norm block that takes all tokens and returns those in ``read``; it shares the parts of ``block``.
+    """A pre-norm block that takes all tokens and returns those in ``read``; it shares the submodules of ``block``.
 
-    ``mixer(queries, context, layout=…)`` is attention of some tokens over all.
+    ``mixer(queries, context, layout=…)`` attends from some tokens to all.
     """
 
     def __init__(self, block: PreNormBlock, mixer: nn.Module, read: slice) -> None:
@@ -47,7 +47,7 @@ class LastBlock(nn.Module):
 
 
 class QueriedAttention(nn.Module):
-    """Self-attention in which some tokens attend to all, with the live weights of ``mixer``: it can be trained."""
+    """Attention from some tokens to all, with the parameters of the self-attention ``mixer``, which stay trainable."""
 
     def __init__(self, mixer: SelfAttention) -> None:
         super().__init__()
@@ -56,25 +56,25 @@ class QueriedAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "b r d"], context: Float[Tensor, "b n d"], *, layout: Layout
     ) -> Float[Tensor, "b r d"]:
-        own, heads = self.mixer, self.mixer.num_heads
+        mixer, heads = self.mixer, self.mixer.num_heads
         sizes = x.shape[-1], 2 * x.shape[-1]
-        query_weight, key_value_weight = own.qkv.weight.split(sizes)
-        query_bias, key_value_bias = (None, None) if own.qkv.bias is None else own.qkv.bias.split(sizes)
+        query_weight, key_value_weight = mixer.qkv.weight.split(sizes)
+        query_bias, key_value_bias = (None, None) if mixer.qkv.bias is None else mixer.qkv.bias.split(sizes)
         q = rearrange(F.linear(x, query_weight, query_bias), "b r (h k) -> b h r k", h=heads)
-        both = F.linear(context, key_value_weight, key_value_bias)
-        k, v = rearrange(both, "b n (two h k) -> two b h n k", two=2, h=heads)
-        out = own.attend(q, k, v, bias=None, layout=layout)
-        return own.drop(own.proj(rearrange(out, "b h n k -> b n (h k)")))
+        key_value = F.linear(context, key_value_weight, key_value_bias)
+        k, v = rearrange(key_value, "b n (two h k) -> two b h n k", two=2, h=heads)
+        out = mixer.attend(q, k, v, bias=None, layout=layout)
+        return mixer.drop(mixer.proj(rearrange(out, "b h n k -> b n (h k)")))
 
 
 def tokens_read(model: Model) -> slice | None:
-    """The first tokens, where they are all that the heads read and the last block can compute them alone."""
+    """Return the slice of prefix tokens that the heads read, or None if the shortcut does not apply to the model."""
     if not isinstance(model, ViT):
         return None
     read, last = model.read_tokens(model.num_prefix), model.blocks[-1]
     if read.stop is None or type(last) is not PreNormBlock or type(last.mixer) is not SelfAttention:
         return None
-    if "forward" in vars(last) or "forward" in vars(last.mixer):  # somebody put another function in its place
+    if "forward" in vars(last) or "forward" in vars(last.mixer):  # already replaced
         return None
     mixer = last.mixer
     plain = type(mixer.qkv) is nn.Linear and type(mixer.attend) is Attend
@@ -82,10 +82,10 @@ def tokens_read(model: Model) -> slice | None:
 
 
 def shorten_last_block(model: Model) -> None:
-    """Let the last block of a ViT compute only the tokens that its heads read, where these are all that is read.
+    """Make the last block of a ViT compute only the tokens that its heads read, where the shortcut applies.
 
-    Apply it first, before a block is wrapped. Parameters and their names stay; hooks on parts of the block then see
-    the tokens that are read, and never change a number.
+    Call it before blocks are wrapped (compilation, checkpointing, sharding). Parameters, their names and the outputs
+    do not change; hooks on submodules of the last block see only the tokens that are read.
     """
     read = tokens_read(model)
     if read is None:

@@ -1,4 +1,4 @@
-"""MetaFormer: the block counts, not its mixer. PoolFormer pools, ConvFormer convolves, CAFormer convolves and attends.
+"""MetaFormer: PoolFormer (pooling), ConvFormer (convolution) and CAFormer (convolution, then attention).
 
 "MetaFormer Is Actually What You Need for Vision", Yu et al. 2021 (arXiv 2111.11418): PoolFormer;
 "MetaFormer Baselines for Vision", Yu et al. 2022 (2210.13452): PoolFormerV2, ConvFormer and CAFormer.
@@ -7,14 +7,14 @@
     x = α ⊙ x + mixer(norm(x));   x = β ⊙ x + mlp(norm(x))      × depth; α and β are 1 in the two finest stages
     y = head(norm(mean over the last map))
 
-The first paper has neither α and β nor norms between stages. It has GELU for StarReLU, biases (of which the pooling
-takes those of the norm before it away again), LayerScale, and the norm before the mean. PoolFormers normalize over a
-whole image, the others token by token. The heads of ConvFormer and CAFormer have a hidden layer. ``mixer`` takes the
-place of the paper's: everywhere, or, in CAFormer with its two finest stages of convolutions, in the other two.
+The first paper's PoolFormer has neither α and β nor norms between stages; it has GELU instead of StarReLU, biases (the
+pooling cancels those of the norm before it), LayerScale, and the final norm before mean pooling. PoolFormers normalize
+over the whole image, the others per token. The heads of ConvFormer and CAFormer have a hidden layer. ``mixer`` replaces
+the paper's mixer: in all stages, or in CAFormer, whose two finest stages are convolutions, in the other two.
 
-Where we differ: images of any size are taken. timm has PoolFormer's last norm behind the mean, like the second paper
-(``final_norm="pooled"``); its authors and transformers have it before, and so have we. As in timm, ε is 1e-6 in the
-hidden layer's norm (the authors: 1e-5), and PoolFormer's convolutions too start from numbers of deviation 0.02.
+Differences: images of any size are accepted. timm applies PoolFormer's final norm after mean pooling, like the second
+paper (``final_norm="pooled"``); here it comes before, as in the authors' code and transformers. As in timm, ε is 1e-6
+in the norm of the hidden layer (the authors: 1e-5), and PoolFormer's convolutions are also initialized with σ = 0.02.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Full
+from vitreous.layers.attention import FullAttention
 from vitreous.layers.block import Block, PreNormBlock
 from vitreous.layers.init import init_convnext
 from vitreous.layers.mixer import Mixer, MixerContext
@@ -39,26 +39,26 @@ from vitreous.layers.position import Grid
 from vitreous.layers.separable import Separable
 from vitreous.models.base import Features
 from vitreous.models.family import Family, Paper
-from vitreous.models.pyramid import Pyramid, StagedConfig, stages_of
+from vitreous.models.pyramid import Pyramid, StagedConfig, build_stages
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetaFormerConfig(StagedConfig):
-    """The defaults are the second paper's. ``num_heads`` counts only where the mixer is an attention."""
+    """Configuration of a MetaFormer; the defaults are ConvFormer-S18's. ``num_heads`` applies to attention only."""
 
     dims: tuple[int, ...] = (64, 128, 320, 512)
     num_heads: tuple[int, ...] = (2, 4, 10, 16)
     mixer: Mixer = Separable()
-    num_conv_stages: int = 0  # from the finest: separable convolutions; after them the mixer
+    num_conv_stages: int = 0  # finest stages with separable convolutions; the others have ``mixer``
     mlp: Literal["gelu", "star_relu"] = "star_relu"
     mlp_ratio: float = 4.0
-    bias: bool = False  # in the blocks, of norms, MLPs and the attention's last matrix
+    bias: bool = False  # in blocks: of norms, MLPs and the attention's output projection
     qkv_bias: bool = False
-    norm: Literal["token", "image"] = "token"  # what a block's norms take mean and variance over
+    norm: Literal["token", "image"] = "token"  # what the norms of blocks compute mean and variance over
     norm_eps: float = 1e-6
-    embed_norm: bool = True  # behind the stem, and before the convolutions between stages
-    layer_scale: float | None = None  # initial γ; None: no LayerScale
-    num_scaled_stages: int = 2  # the coarsest: their blocks have a learned factor on the residual stream
+    embed_norm: bool = True  # norms after the stem and before the downsampling convolutions
+    layer_scale: float | None = None  # initial γ of LayerScale; None for no LayerScale
+    num_scaled_stages: int = 2  # coarsest stages with α and β, learned scales of the residual stream
     final_norm: Literal["tokens", "pooled"] = "pooled"  # normalize before or after pooling
     hidden_head: bool = True  # the classifier has a hidden layer
 
@@ -70,7 +70,7 @@ class MetaFormerConfig(StagedConfig):
 
 
 class Stem(nn.Module):
-    """norm(conv(image)) over patches of 7×7 pixels, 4 apart; padded by 2, one less than half a patch."""
+    """Stem, norm(conv(image)): 7×7 convolution with stride 4 and padding 2."""
 
     def __init__(self, dim_in: int, dim: int, norm: nn.Module) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Stem(nn.Module):
 
 
 class Downsample(nn.Module):
-    """conv(norm(x)) over 3×3 cells, 2 apart."""
+    """Downsampling, conv(norm(x)): 3×3 convolution with stride 2."""
 
     def __init__(self, dim_in: int, dim: int, norm: nn.Module) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Downsample(nn.Module):
 
 
 class ScaledBlock(Block):
-    """α ⊙ x + mixer(norm(x)), then β ⊙ x + mlp(norm(x)): the network may forget what it has seen.
+    """Pre-norm block with a scaled residual stream: α ⊙ x + mixer(norm(x)), then β ⊙ x + mlp(norm(x)).
 
     From NormFormer, Shleifer et al. 2021 (arXiv 2110.09456).
     """
@@ -110,8 +110,8 @@ class ScaledBlock(Block):
         return self.keep2(x) + self.drop_path(self.scale2(self.mlp(self.norm2(x))))
 
 
-class HiddenHead(nn.Linear):
-    """W · norm(relu(W₁ x)²): a classifier, and the hidden layer that comes and goes with it."""
+class MlpHead(nn.Linear):
+    """Classifier with a hidden layer, W · norm(relu(W₁ x)²)."""
 
     def __init__(self, dim: int, num_classes: int, *, hidden_dim: int, drop_rate: float = 0.0) -> None:
         super().__init__(hidden_dim, num_classes)
@@ -124,6 +124,8 @@ class HiddenHead(nn.Linear):
 
 
 class MetaFormer(Pyramid):
+    """PoolFormer, ConvFormer or CAFormer, depending on the config."""
+
     config: MetaFormerConfig
 
     def __init__(self, config: MetaFormerConfig) -> None:
@@ -134,7 +136,7 @@ class MetaFormer(Pyramid):
             if config.final_norm == "pooled"
             else config.make_norm(bias=True)(dim, eps=config.norm_eps)
         )
-        stages = list(stages_of(config, (4, 4), make_downsample, make_block))
+        stages = list(build_stages(config, (4, 4), make_downsample, make_block))
         super().__init__(config, stages, dims=config.dims, norm=norms["tokens"])
         self.pooled_norm = norms["pooled"]
         self.stages.apply(init_convnext)
@@ -146,7 +148,7 @@ class MetaFormer(Pyramid):
         if num_classes == 0 or not self.config.hidden_head:
             return super().make_head(num_classes)
         dim, drop_rate = self.dims[-1], self.config.drop_rate
-        return HiddenHead(dim, num_classes, hidden_dim=4 * dim, drop_rate=drop_rate).apply(init_convnext)
+        return MlpHead(dim, num_classes, hidden_dim=4 * dim, drop_rate=drop_rate).apply(init_convnext)
 
 
 def make_downsample(config: MetaFormerConfig, stage: int) -> nn.Module:
@@ -189,11 +191,11 @@ POOLFORMER = POOLFORMERV2.override(
     final_norm="tokens",
 )
 CONVFORMER = MetaFormerConfig()
-CAFORMER = MetaFormerConfig(mixer=Full(), num_conv_stages=2)
+CAFORMER = MetaFormerConfig(mixer=FullAttention(), num_conv_stages=2)
 
 
 def widths(*dims: int) -> dict[str, tuple[int, ...]]:
-    """Heads are 32 channels wide."""
+    """Set the widths of the stages, with heads of 32 channels."""
     return {"dims": dims, "num_heads": tuple(dim // 32 for dim in dims)}
 
 
@@ -235,7 +237,7 @@ FAMILY = Family(
         "caformer_*": Paper("CAFormer", BASELINES, "Yu et al.", 2022, "2210.13452"),
     },
     smallest=("poolformer_s12", "caformer_s18"),
-    drawn=("caformer_s18", "poolformer_s24", "convformer_s18"),
+    plotted=("caformer_s18", "poolformer_s24", "convformer_s18"),
     shrunk={
         "PoolFormer": POOLFORMER.override(**SHRUNK),
         "ConvFormer": CONVFORMER.override(**SHRUNK),

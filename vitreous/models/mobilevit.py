@@ -1,25 +1,25 @@
-"""MobileViT: a small convolutional network that hands its map to a Transformer now and then, and takes it back.
+"""MobileViT: inverted residual blocks, with transformers on unfolded feature maps in the last three stages.
 
 "MobileViT: Light-weight, General-purpose, and Mobile-friendly Vision Transformer", Mehta and Rastegari 2021
 (arXiv 2110.02178).
 
-    x = act(norm(conv(image)))                                half the image's resolution
+    x = act(norm(conv(image)))                                stride 2
     x = inverted residuals of x                               two stages
     x = inverted residual of x;   x = mobilevit block of x    three stages
     y = head(mean over act(norm(W · x)))
 
-The MobileViT block, with [ ; ] side by side and every conv followed by norm and act:
+The MobileViT block, where [ ; ] is concatenation and every conv is followed by norm and act:
 
-    z = unfold(W₁ · conv(x))                                  one batch entry per place in the patches of 2×2
+    z = unfold(W₁ · conv(x))                                  one batch entry per position within the 2×2 patches
     z = z + attention(norm(z));   z = z + mlp(norm(z))        × depth
     y = conv([x ; W₂ · fold(norm(z))])
 
-A token sees those at its own place in every other patch; since the convolutions have shown it its neighbors, it
-thereby sees everything, with attention at a quarter of its cost. No positions are added.
+A token attends to the tokens at the same position within all other patches; since convolutions have mixed the patches
+before, its receptive field is the whole map, at a quarter of the cost of full attention. No position embedding.
 
-As in the published code, a map whose sides are no multiples of the patch is resized (bilinear) to the next multiple and
-back. Where we differ from it: widths are never rounded to multiples of 8, which no published row notices; and drop path
-spares residuals that have no shortcut.
+As in the published code, a map whose sides are not multiples of the patch is resized (bilinear) to the next multiple
+and back. Differences: widths are not rounded to multiples of 8, which does not affect any published model; and
+stochastic depth is not applied to blocks without a shortcut.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Full
+from vitreous.layers.attention import FullAttention
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.init import init_deit, init_efficient
 from vitreous.layers.inverted import InvertedResidual, conv_norm
@@ -52,22 +52,24 @@ NUM_STAGES = NUM_CONV_STAGES + NUM_MIXER_STAGES
 
 @dataclass(frozen=True, kw_only=True)
 class MobileViTConfig(Config):
+    """Configuration of a MobileViT; the defaults are MobileViT-S."""
+
     image_size: Size = (256, 256)
     stem_dim: int = 16
     dims: tuple[int, ...] = (32, 64, 96, 128, 160)
-    depths: tuple[int, ...] = (1, 3, 2, 4, 3)  # inverted residuals in two stages, blocks with a mixer in three
+    depths: tuple[int, ...] = (1, 3, 2, 4, 3)  # inverted residuals in two stages, transformer blocks in three
     expand_ratio: float = 4.0
-    mixer: Mixer = Full()
-    mixer_dims: tuple[int, ...] = (144, 192, 240)  # of the tokens; this row and the next are of the last three stages
+    mixer: Mixer = FullAttention()
+    mixer_dims: tuple[int, ...] = (144, 192, 240)  # token widths of the last three stages
     num_heads: tuple[int, ...] = (4, 4, 4)
-    patch_size: Size = (2, 2)  # in cells of a map: tokens at the same place in every patch see each other
+    patch_size: Size = (2, 2)  # in cells; tokens at the same position in all patches attend to each other
     mlp_ratio: float = 2.0
-    final_dim: int = 640  # of the last map
+    final_dim: int = 640  # width of the last feature map
     qkv_bias: bool = True
     norm_eps: float = 1e-5
     drop_rate: float = 0.0
     attention_drop_rate: float = 0.0
-    drop_path_rate: float = 0.0  # of the last block; grows linearly from 0 at the first
+    drop_path_rate: float = 0.0  # of the last block, increasing linearly from 0 at the first
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,11 +81,11 @@ class MobileViTConfig(Config):
 
     @property
     def depth(self) -> int:
-        """Blocks in all; each of the last three stages begins with an inverted residual too."""
+        """Total number of blocks, including the inverted residual at the start of each of the last three stages."""
         return sum(self.depths) + NUM_MIXER_STAGES
 
     def block_context(self, stage: int, grid: Grid, index: int) -> MixerContext:
-        """The context of the mixer of a block."""
+        """Create the context of a block's mixer."""
         dim, num_heads = self.mixer_dims[stage - NUM_CONV_STAGES], self.num_heads[stage - NUM_CONV_STAGES]
         return self.context(dim=dim, num_heads=num_heads, grid=grid, stage=stage, index=index)
 
@@ -92,10 +94,10 @@ class MobileViTConfig(Config):
 
 
 class MobileViTBlock(nn.Module):
-    """conv([x ; W₂ · mix(W₁ · conv(x))]): what the neighbors say, what all others say, and the map itself.
+    """MobileViT block, conv([x ; W₂ · mix(W₁ · conv(x))]): fuses local and global features with the input.
 
-    Mixers meet the places of a patch as so many batch entries, each with a grid of one token per patch; attention is
-    recorded so, and drop path drawn.
+    For mixers, each position within the patches is a batch entry with a grid of one token per patch; recorded attention
+    and stochastic depth follow this batch axis.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class MobileViTBlock(nn.Module):
         return self.fuse(torch.cat([x, self.narrow(mixed)], dim=1))
 
     def mix(self, x: Float[Tensor, "b d y x"]) -> Float[Tensor, "b d y x"]:
-        """Blocks and norm over the tokens at each place of the patches."""
+        """Apply blocks and norm to the tokens at each position within the patches."""
         size, (p, q) = (x.shape[2], x.shape[3]), self.patch_size
         grid = grid_of(size, self.patch_size)
         x = resize(x, (p * grid[0], q * grid[1]))
@@ -133,6 +135,8 @@ def resize(x: Float[Tensor, "b c y x"], size: Size) -> Float[Tensor, "b c v w"]:
 
 
 class MobileViT(Backbone):
+    """MobileViT."""
+
     config: MobileViTConfig
 
     def __init__(self, config: MobileViTConfig) -> None:
@@ -142,8 +146,8 @@ class MobileViT(Backbone):
         self.stem = conv_norm(config.num_channels, config.stem_dim, 3, stride=2)
         self.stages = nn.ModuleList(make_stages(config))
         self.final = conv_norm(config.dims[-1], config.final_dim, 1)
-        for start in (init_efficient, init_deit):
-            self.apply(start)
+        for init in (init_efficient, init_deit):
+            self.apply(init)
         self.head = self.make_head(config.num_classes)
 
     def features(self, images: Float[Tensor, "b c y x"]) -> Features:
@@ -180,7 +184,7 @@ def make_stages(config: MobileViTConfig) -> Iterator[nn.Sequential]:
 def make_residuals(
     config: MobileViTConfig, dim_in: int, dim: int, *, stride: int, rates: list[float]
 ) -> Iterator[InvertedResidual]:
-    """The first of them widens the map and makes it coarser, by ``stride``."""
+    """Create inverted residuals; the first changes the width and applies ``stride``."""
     for index, rate in enumerate(rates):
         yield InvertedResidual(
             dim if index else dim_in,
@@ -227,7 +231,7 @@ FAMILY = Family(
             "2110.02178",
         )
     },
-    drawn=("mobilevit_s",),
+    plotted=("mobilevit_s",),
     shrunk={
         "MobileViT": MobileViTConfig(
             dims=(16, 32, 48, 64, 96),

@@ -1,15 +1,15 @@
-"""Pyramid Vision Transformer: the first pyramid of pure attention, affordable since its keys stand on a reduced map.
+"""Pyramid Vision Transformer (PVT): a hierarchical transformer with spatial-reduction attention.
 
 "Pyramid Vision Transformer: A Versatile Backbone for Dense Prediction without Convolutions", Wang et al. 2021
 (arXiv 2102.12122).
 
-    x = norm(patches(x)) + position                           for every stage: patches of 4×4, then of 2×2
+    x = norm(patches(x)) + position                           at the start of each stage: patches of 4×4, later 2×2
     x = x + attention(norm(x), keys = reduce(norm(x)))        × depth, ratios 8, 4, 2 and 1 by stage
     x = x + mlp(norm(x))
-    y = head(norm(class token))                               which joins in the last stage
+    y = head(norm(class token))                               which is added in the last stage
 
-The norms of patches and keys have another ε than the rest, as in the authors' code (transformers has one for all).
-Where we differ: positions are resampled bicubically for other image sizes, not bilinearly, and not followed by dropout.
+The norms of patch embedding and keys have a different ε, as in the authors' code (transformers has the same for all).
+Differences: position embeddings are resampled bicubically rather than bilinearly, and not followed by dropout.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ from vitreous.spec import Size
 
 @dataclass(frozen=True, kw_only=True)
 class PVTConfig(StagedConfig):
+    """Configuration of a PVT; the defaults are PVT-Tiny."""
+
     depths: tuple[int, ...] = (2, 2, 2, 2)
     dims: tuple[int, ...] = (64, 128, 320, 512)
     num_heads: tuple[int, ...] = (1, 2, 5, 8)
     mlp_ratios: tuple[float, ...] = (8.0, 8.0, 4.0, 4.0)
     mixer: Mixer = Reduction(ratios=(8, 4, 2, 1))
     norm_eps: float = 1e-6
-    embed_norm_eps: float = 1e-5  # of the norm after each patch embedding; the keys' is an option of the mixer
+    embed_norm_eps: float = 1e-5  # of the norm after each patch embedding; that of keys is an option of the mixer
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,7 +58,7 @@ class PVTConfig(StagedConfig):
 
 
 class ClassStage(Stage):
-    """A stage with a class token before its cells; it gives tokens, since a map has no place for that one."""
+    """A stage with a class token before its cells; returns tokens rather than a map."""
 
     position: Learned
 
@@ -76,7 +78,7 @@ class ClassStage(Stage):
 
 
 class PVT(Pyramid):
-    """Stages from fine to coarse; the class token of the last, normalized, is classified."""
+    """Stages from fine to coarse; the normalized class token of the last stage is classified."""
 
     config: PVTConfig
 
@@ -143,7 +145,7 @@ FAMILY = Family(
     config=PVTConfig,
     variants=VARIANTS,
     papers={"*": Paper("PVT", "Pyramid Vision Transformer", "Wang et al.", 2021, "2102.12122")},
-    drawn=("pvt_small",),
+    plotted=("pvt_small",),
     shrunk={
         "PVT": PVTConfig(
             dims=(32, 64, 96, 128), depths=(1, 1, 2, 1), num_heads=(1, 2, 3, 4), mixer=Reduction(ratios=(4, 2, 1, 1))

@@ -1,15 +1,15 @@
-"""PVT v2: a Pyramid Vision Transformer whose patches overlap and whose MLP looks at the neighbors.
+"""PVT v2: Pyramid Vision Transformer with overlapping patch embedding and convolutional MLPs.
 
 "PVT v2: Improved Baselines with Pyramid Vision Transformer", Wang et al. 2021 (arXiv 2106.13797).
 
-    x = norm(conv(x))                                         for every stage: 7×7 by 4, then 3×3 by 2
+    x = norm(conv(x))                                         first in each stage: 7×7 stride 4, later 3×3 stride 2
     x = x + attention(norm(x), keys = reduce(norm(x)))        × depth, as in PVT
     x = x + W₂ · GELU(depthwise(W₁ · norm(x)))
     x = norm(x)
     y = head(mean over the last map)
 
-No positions are added: the zeros around the depthwise convolutions tell a token where it sits, so that any image size
-will do. The linear form (``pvt_v2_b2_li``) averages the keys' map to 7×7 cells and has a ReLU before the convolution.
+There is no position embedding: the zero padding of the depthwise convolutions encodes position, for any image size. The
+linear variant (``pvt_v2_b2_li``) pools keys to 7×7 cells and has a ReLU before the convolution.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from vitreous.models.pyramid import Pyramid, Stage
 
 @dataclass(frozen=True, kw_only=True)
 class PVTv2Config(PVTConfig):
+    """Configuration of a PVT v2."""
+
     mlp: Literal["conv", "relu_conv"] = "conv"  # relu_conv: a ReLU before the convolution
 
     def build(self) -> PVTv2:
@@ -44,7 +46,7 @@ class PVTv2Config(PVTConfig):
 
 
 class ConvMlp(nn.Module):
-    """W₂ · GELU(conv(W₁ x)), the convolution depthwise, 3×3 and padded with zeros; ``relu`` puts a ReLU before it."""
+    """Convolutional MLP, W₂ · GELU(conv(W₁ x)), depthwise 3×3; ``relu`` adds a ReLU before the convolution."""
 
     def __init__(self, dim: int, hidden_dim: int, *, relu: bool = False, drop_rate: float = 0.0) -> None:
         super().__init__()
@@ -62,7 +64,7 @@ class ConvMlp(nn.Module):
 
 
 class ConvBlock(Block):
-    """x + mixer(norm(x)), then x + mlp(norm(x)) with an MLP that is told the grid."""
+    """Pre-norm block whose MLP is convolutional and takes the grid."""
 
     def forward(self, x: Float[Tensor, "b n d"], grid: Grid, num_prefix: int = 0) -> Float[Tensor, "b n d"]:
         x = x + self.drop_path(self.mixer(self.norm1(x), grid, num_prefix))
@@ -70,14 +72,14 @@ class ConvBlock(Block):
 
 
 class PVTv2(Pyramid):
-    """Stages from fine to coarse, each normalized at its end; the mean of the last map is classified."""
+    """Stages from fine to coarse, each with a final norm; mean pooling, linear classifier."""
 
     config: PVTv2Config
 
     def __init__(self, config: PVTv2Config) -> None:
         super().__init__(config, list(make_stages(config)), dims=config.dims, norm=nn.Identity())
-        for start in (init_deit, init_efficient):
-            self.stages.apply(start)
+        for init in (init_deit, init_efficient):
+            self.stages.apply(init)
 
 
 def make_stages(config: PVTv2Config) -> Iterator[Stage]:
@@ -127,7 +129,7 @@ FAMILY = Family(
             "PVTv2", "PVT v2: Improved Baselines with Pyramid Vision Transformer", "Wang et al.", 2021, "2106.13797"
         )
     },
-    drawn=("pvt_v2_b2",),
+    plotted=("pvt_v2_b2",),
     shrunk={
         "PVTv2": PVTv2Config(
             dims=(32, 64, 96, 128), depths=(1, 1, 2, 1), num_heads=(1, 2, 3, 4), mixer=Reduction(ratios=(4, 2, 1, 1))

@@ -1,11 +1,11 @@
-"""A backbone of stages: each makes a coarser map of wider tokens and mixes it. Base of the hierarchical families.
+"""Hierarchical backbones: stages of downsampling and transformer blocks. Base of Swin, PVT, ConvNeXt and others.
 
     x = image
     x = norm(block(… block(downsample(x) + position)))        for every stage
     y = head(mean over the last map)
 
-:class:`Pyramid` is what such papers share; their files say what a stage is made of. :class:`PyramidConfig` is for one's
-own combination of stem, stages and mixers; its rows are the ViT that downsamples between its layers.
+:class:`Pyramid` is what the hierarchical papers share; their files define the stages. :class:`PyramidConfig` combines
+any stem, stages and mixers into a custom backbone; its registered variants are a ViT that downsamples between stages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Full
+from vitreous.layers.attention import FullAttention
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.downsample import ConvDownsample, PatchMerging
 from vitreous.layers.init import init_deit
@@ -42,17 +42,17 @@ from vitreous.spec import Size
 
 @dataclass(frozen=True, kw_only=True)
 class StagedConfig(Config):
-    """What the hierarchical papers share: rows with a number for each stage, the finest first."""
+    """Fields shared by hierarchical families, with one number per stage, the finest first."""
 
     depths: tuple[int, ...] = (2, 2, 6, 2)
     dims: tuple[int, ...] = (96, 192, 384, 768)
     num_heads: tuple[int, ...] = (3, 6, 12, 24)
-    mixer: Mixer = Full()
+    mixer: Mixer = FullAttention()
     qkv_bias: bool = True
     norm_eps: float = 1e-5
     drop_rate: float = 0.0
     attention_drop_rate: float = 0.0
-    drop_path_rate: float = 0.0  # of the last block; grows linearly from 0 at the first
+    drop_path_rate: float = 0.0  # of the last block, increasing linearly from 0 at the first
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,11 +62,11 @@ class StagedConfig(Config):
 
     @property
     def depth(self) -> int:
-        """Blocks in all."""
+        """Total number of blocks."""
         return sum(self.depths)
 
     def block_context(self, stage: int, grid: Grid, index: int, *, num_prefix: int = 0) -> MixerContext:
-        """The context of the mixer of a block."""
+        """Create the context of a block's mixer."""
         dim, num_heads = self.dims[stage], self.num_heads[stage]
         return self.context(dim=dim, num_heads=num_heads, grid=grid, num_prefix=num_prefix, stage=stage, index=index)
 
@@ -75,7 +75,7 @@ Staged = TypeVar("Staged", bound=StagedConfig)
 
 
 class Stage(nn.Module):
-    """The map before, made coarser and wider by ``downsample`` (map → tokens), then mixed by blocks."""
+    """One stage: ``downsample`` (map → tokens), optional position embedding, blocks, optional norm; returns a map."""
 
     def __init__(
         self,
@@ -103,15 +103,15 @@ class Stage(nn.Module):
         return rearrange(self.norm(tokens), "b (y x) d -> b d y x", y=grid[0])
 
 
-def stages_of(
+def build_stages(
     config: Staged,
     patch_size: Size,
     make_downsample: Callable[[Staged, int], nn.Module],
     make_block: Callable[[Staged, MixerContext, float], nn.Module],
 ) -> Iterator[Stage]:
-    """Stages of which the first cuts the image into patches and every other halves the sides of the one before.
+    """Build stages of which the first has stride ``patch_size`` and every other halves the sides of its input.
 
-    A paper says how: ``make_downsample(config, stage)`` and ``make_block(config, context, drop_path_rate)``.
+    A family supplies ``make_downsample(config, stage)`` and ``make_block(config, context, drop_path_rate)``.
     """
     grid = config.image_size
     for stage, rates in enumerate(drop_path_rates(config.drop_path_rate, config.depths)):
@@ -122,7 +122,7 @@ def stages_of(
 
 
 class Pyramid(Backbone):
-    """Stages from fine to coarse; the mean of the last map, normalized, is classified."""
+    """Stages from fine to coarse, final norm, mean pooling, linear classifier."""
 
     def __init__(self, config: Config, stages: Sequence[Stage], *, dims: Sequence[int], norm: nn.Module) -> None:
         super().__init__(config)
@@ -152,12 +152,12 @@ class Pyramid(Backbone):
 
 @dataclass(frozen=True, kw_only=True)
 class StageConfig(Options):
-    """One stage of a :class:`PyramidConfig`. How the map is made coarser means nothing in the first: the stem does."""
+    """One stage of a :class:`PyramidConfig`; ``downsample`` is ignored in the first stage, which has the stem."""
 
     dim: int
     depth: int
     num_heads: int
-    mixer: Mixer = Full()
+    mixer: Mixer = FullAttention()
     mlp_ratio: float = 4.0
     downsample: Literal["conv", "merge", "patch"] = "conv"
 
@@ -168,18 +168,27 @@ class StageConfig(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class PyramidConfig(Config):
-    """A backbone of one's own: any stem, then stages, each with the mixer it likes."""
+    """Configuration of a custom backbone: any stem, then stages with any mixers.
+
+    >>> stages = (
+    ...     StageConfig(dim=96, depth=2, num_heads=3, mixer="window"),
+    ...     StageConfig(dim=192, depth=6, num_heads=6, mixer="attention"),
+    ... )
+    >>> model = create_model(PyramidConfig(stages=stages), num_classes=10)
+    """
 
     stem: Literal["patch", "conv", "residual"] = "patch"
     patch_size: Size = (4, 4)
     stages: tuple[StageConfig, ...] = (StageConfig(dim=192, depth=12, num_heads=3),)
-    position: Literal["none", "learned", "sincos_2d", "relative", "rope"] = "learned"  # added in the first stage only
+    position: Literal["none", "learned", "sincos_2d", "relative", "rope"] = (
+        "learned"  # learned and sincos_2d: added in the first stage
+    )
     qkv_bias: bool = True
     norm_eps: float = 1e-6
     layer_scale: float | None = None
     drop_rate: float = 0.0
     attention_drop_rate: float = 0.0
-    drop_path_rate: float = 0.0  # of the last block; grows linearly from 0 at the first
+    drop_path_rate: float = 0.0  # of the last block, increasing linearly from 0 at the first
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -187,7 +196,7 @@ class PyramidConfig(Config):
 
     @property
     def depth(self) -> int:
-        """Blocks in all."""
+        """Total number of blocks."""
         return sum(stage.depth for stage in self.stages)
 
     def build(self) -> Pyramid:
@@ -255,7 +264,7 @@ def make_blocks(config: PyramidConfig, number: int, grid: Grid, rates: Sequence[
 
 
 def downsampling_vit(dim: int, num_heads: int) -> PyramidConfig:
-    """A ViT of twelve blocks that halves the grid and doubles the width after the fifth and the ninth."""
+    """Create a ViT of twelve blocks that halves the grid and doubles the width after the fifth and ninth."""
     stages = tuple(
         StageConfig(dim=dim << stage, depth=depth, num_heads=num_heads << stage)
         for stage, depth in enumerate((5, 4, 3))
@@ -274,7 +283,7 @@ FAMILY = Family(
     config=PyramidConfig,
     variants=VARIANTS,
     papers={"*": Paper("ViT with downsampling", "A ViT that halves its grid between layers", "Vitreous", 2026)},
-    drawn=("vit_down_small_16",),
+    plotted=("vit_down_small_16",),
     shrunk={
         "ViT with downsampling": PyramidConfig(
             patch_size=(8, 8), stages=tuple(StageConfig(dim=64 << i, depth=2, num_heads=2 << i) for i in range(2))

@@ -1,15 +1,16 @@
-"""Residual network: the convolutional network to compare with. The layers are torchvision's.
+"""ResNet: the convolutional baseline, with torchvision's layers.
 
 "Deep Residual Learning for Image Recognition", He et al. 2015 (arXiv 1512.03385).
 
     x = pool(relu(norm(conv(image))))
-    x = relu(shortcut(x) + branch(x))        × depth, in four stages; each but the first halves the map
+    x = relu(shortcut(x) + branch(x))        × depth, in four stages; all but the first halve the map
     y = head(mean over the map of x)
 
-The branch is two convolutions (basic) or three (bottleneck), each with BatchNorm. Where torchvision differs from the
-paper, so do we: a bottleneck halves the map in its 3×3 convolution. Where we differ from torchvision: branches start
-at zero unless ``zero_init_residual=False`` ("Accurate, Large Minibatch SGD", Goyal et al. 2017, arXiv 1706.02677), the
-classifier starts small as in every other family, and ``stem="small"`` is the stem that the paper uses on CIFAR-10.
+The branch has two (basic) or three (bottleneck) convolutions, each with BatchNorm. Difference from the paper, as in
+torchvision: a bottleneck has its stride in the 3×3 convolution. Differences from torchvision: the last BatchNorm of a
+branch is initialized to zero unless ``zero_init_residual=False`` ("Accurate, Large Minibatch SGD", Goyal et al. 2017,
+arXiv 1706.02677); the classifier is initialized with small weights as in all families; and ``stem="small"`` is the
+paper's stem for CIFAR-10.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ EXPANSION = {"basic": 1, "bottleneck": 4}
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetConfig(Config):
+    """Configuration of a ResNet; the defaults are ResNet-18."""
+
     depths: tuple[int, ...] = (2, 2, 2, 2)  # residual blocks in each of the four stages
     block: Literal["basic", "bottleneck"] = "basic"
-    stem: Literal["imagenet", "small"] = "imagenet"  # small: full resolution, for images of some 32 pixels
-    zero_init_residual: bool = True
+    stem: Literal["imagenet", "small"] = "imagenet"  # small: stride 1, for images of about 32 pixels
+    zero_init_residual: bool = True  # residual branches are zero at initialization
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,7 +45,7 @@ class ResNetConfig(Config):
 
     @property
     def depth(self) -> int:
-        """Residual blocks in all."""
+        """Total number of residual blocks."""
         return sum(self.depths)
 
     def build(self) -> ResNet:
@@ -50,6 +53,8 @@ class ResNetConfig(Config):
 
 
 class ResNet(Backbone):
+    """ResNet."""
+
     config: ResNetConfig
 
     def __init__(self, config: ResNetConfig) -> None:
@@ -79,15 +84,15 @@ class ResNet(Backbone):
 
 
 def torchvision_resnet(config: ResNetConfig) -> Any:
-    """torchvision's network, whose stem and stages become ours; its classifier is left behind."""
-    from torchvision.models import resnet  # here, since it takes a second that other families need not wait for
+    """Create torchvision's ResNet, of which the stem and stages are used."""
+    from torchvision.models import resnet  # slow to import, so only where needed
 
     block = {"basic": resnet.BasicBlock, "bottleneck": resnet.Bottleneck}[config.block]
     return resnet.ResNet(block, list(config.depths), num_classes=1, zero_init_residual=config.zero_init_residual)
 
 
 def make_stem(config: ResNetConfig, net: Any) -> nn.Sequential:
-    """torchvision's stem for any number of channels; the small one keeps the image's resolution."""
+    """Create torchvision's stem for any number of channels, or the small stem with stride 1."""
     size, stride = (3, 1) if config.stem == "small" else (7, 2)
     conv = nn.Conv2d(config.num_channels, WIDTHS[0], size, stride=stride, padding=size // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
@@ -110,6 +115,6 @@ FAMILY = Family(
     config=ResNetConfig,
     variants=VARIANTS,
     papers={"*": Paper("ResNet", "Deep Residual Learning for Image Recognition", "He et al.", 2015, "1512.03385")},
-    drawn=("resnet50",),
+    plotted=("resnet50",),
     exports_any_size=True,
 )

@@ -1,12 +1,12 @@
-"""Segmentation patch by patch: a backbone and a linear classifier on every cell of its map.
+"""Segmenter: semantic segmentation by a backbone and a linear classifier on every cell of a feature map.
 
-"Segmenter: Transformer for Semantic Segmentation", Strudel et al. 2021 (arXiv 2105.05633), its linear decoder, which is
-also how DINOv2 is probed on dense tasks:
+"Segmenter: Transformer for Semantic Segmentation", Strudel et al. 2021 (arXiv 2105.05633), with its linear decoder,
+which is also the linear probe of DINOv2 on dense tasks:
 
     masks = upsample(W · map + b)        map (d, y, x) of the backbone, masks (classes, Y, X) in pixels of the image
 
-Any backbone serves; ``level`` chooses among the maps of a pyramid. Where we differ from the paper: images of any size,
-whose padding is cut off again.
+Any backbone can be used; ``level`` selects a feature map of a pyramid. Difference from the paper: images of any size
+are accepted, and the masks are cropped to them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from vitreous.samples import Inputs
 
 @dataclass(frozen=True, kw_only=True)
 class SegmenterConfig(ModelConfig):
-    """``backbone`` takes image size and channels from here, and has no classifier of its own."""
+    """Configuration of a segmenter; its image size and channels override those of ``backbone``."""
 
     backbone: Config = ViTConfig(num_classes=0)
-    level: int = 1  # which of the backbone's maps, the finest being 1
+    level: int = 1  # feature map of the backbone, 1 is the finest
 
     def __post_init__(self) -> None:
         backbone = Config.given("backbone", self.backbone)
-        own = {"image_size": self.image_size, "num_channels": self.num_channels, "num_classes": 0}
-        object.__setattr__(self, "backbone", backbone.override(**own))
+        shared = {"image_size": self.image_size, "num_channels": self.num_channels, "num_classes": 0}
+        object.__setattr__(self, "backbone", backbone.override(**shared))
         super().__post_init__()
 
     def build(self) -> Segmenter:
@@ -42,6 +42,8 @@ class SegmenterConfig(ModelConfig):
 
 
 class Segmenter(Model):
+    """Semantic segmentation: logits per class and pixel, at the size of the images."""
+
     config: SegmenterConfig
     task = "segment"
     main_output = "masks"
@@ -51,7 +53,9 @@ class Segmenter(Model):
         self.encoder = config.backbone.build()
         self.strides, self.dims = self.encoder.strides, self.encoder.dims
         if config.level > len(self.dims):
-            raise ValueError(f"level must be one of the backbone's maps, 1 to {len(self.dims)}; got {config.level}")
+            raise ValueError(
+                f"level must be between 1 and {len(self.dims)}, the backbone's feature maps; got {config.level}"
+            )
         self.head = self.make_head(config.num_classes)
 
     @property
@@ -75,13 +79,13 @@ class Segmenter(Model):
         return {"masks": self(inputs.images)}
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k y x"]:
-        found = self.encoder.features(images).maps
-        if not found:
-            raise ValueError("the backbone drops tokens, so there is no map to segment; set its token_drop_rate to 0")
-        features = found[self.config.level - 1]
-        scores = self.head(features.values)
-        size = [cells * stride for cells, stride in zip(scores.shape[2:], features.stride, strict=True)]
-        masks = F.interpolate(scores, size=size, mode="bilinear", align_corners=False)
+        maps = self.encoder.features(images).maps
+        if not maps:
+            raise ValueError("the backbone drops tokens, so it has no feature map; set its token_drop_rate to 0")
+        features = maps[self.config.level - 1]
+        logits = self.head(features.values)
+        size = [cells * stride for cells, stride in zip(logits.shape[2:], features.stride, strict=True)]
+        masks = F.interpolate(logits, size=size, mode="bilinear", align_corners=False)
         return masks[:, :, : images.shape[2], : images.shape[3]]
 
 

@@ -1,13 +1,13 @@
-"""Swin Transformer: attention in windows that shift from block to block, over maps that get coarser and wider.
+"""Swin Transformer: a hierarchical transformer with shifted-window attention.
 
 "Swin Transformer: Hierarchical Vision Transformer using Shifted Windows", Liu et al. 2021 (arXiv 2103.14030).
 
     x = norm(W · patch)                                             cells of 4×4 pixels
-    x = x + window(norm(x));   x = x + mlp(norm(x))                 × depths[stage], every second one shifted
-    x = W · norm(four neighbors side by side)                      between the stages: half the sides, twice the width
+    x = x + window(norm(x));   x = x + mlp(norm(x))                 × depths[stage], shifted in every second block
+    x = W · norm(2×2 cells concatenated)                          between stages: half the sides, twice the width
     y = head(mean over the map of norm(x))
 
-Where we differ from the published code: images of any size are taken, and no cell sees what they are padded with.
+Difference from the published code: images of any size are accepted, and their padding is masked.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from vitreous.layers.mlp import Mlp
 from vitreous.layers.patch import PatchEmbed
 from vitreous.layers.window import Window
 from vitreous.models.family import Family, Paper
-from vitreous.models.pyramid import Pyramid, StagedConfig, stages_of
+from vitreous.models.pyramid import Pyramid, StagedConfig, build_stages
 from vitreous.spec import Size
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwinConfig(StagedConfig):
+    """Configuration of a Swin Transformer; the defaults are Swin-T."""
+
     patch_size: Size = (4, 4)
     mixer: Mixer = Window()
     mlp_ratio: float = 4.0
@@ -40,11 +42,13 @@ class SwinConfig(StagedConfig):
 
 
 class Swin(Pyramid):
+    """Swin Transformer."""
+
     config: SwinConfig
 
     def __init__(self, config: SwinConfig) -> None:
         norm = nn.LayerNorm(config.dims[-1], eps=config.norm_eps)
-        stages = list(stages_of(config, config.patch_size, make_downsample, make_block))
+        stages = list(build_stages(config, config.patch_size, make_downsample, make_block))
         super().__init__(config, stages, dims=config.dims, norm=norm)
         self.stages.apply(init_deit)
 

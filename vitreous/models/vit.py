@@ -1,4 +1,4 @@
-"""Vision Transformer, and its close relatives DeiT and DINOv2 as rows of the same table.
+"""Vision Transformer (ViT), and DeiT and DINOv2, which share its architecture.
 
 "An Image is Worth 16x16 Words", Dosovitskiy et al. 2020 (arXiv 2010.11929);
 "Training data-efficient image transformers & distillation through attention", Touvron et al. 2020 (2012.12877);
@@ -9,9 +9,13 @@
     z  = z + attention(norm(z));   z = z + mlp(norm(z))        × depth
     y  = head(norm(z)[class])
 
-Tokens stand in the order class, distillation, registers, patches. Where we differ from the papers: images of any
-size are taken (positions are resampled, odd sizes padded), the stem may be convolutional, and the classifier may
-pool by mean or maximum and starts small rather than at zero.
+The token order is class, distillation, registers, patches. Differences from the papers: images of any size are accepted
+(position embeddings are resampled, sides padded to a multiple of the patch); the stem may be convolutional; the
+classifier may use mean or max pooling and is initialized with small random weights rather than zeros.
+
+>>> model = vt.create_model("vit_small_16", num_classes=10)
+>>> logits = model(torch.randn(2, 3, 224, 224))                    # (2, 10)
+>>> features = model.features(torch.randn(2, 3, 224, 288))         # tokens (2, 1 + 14·18, 384), grid (14, 18)
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.layers.attention import Full
+from vitreous.layers.attention import FullAttention
 from vitreous.layers.block import PreNormBlock
 from vitreous.layers.drop import TokenDrop
 from vitreous.layers.init import init_deit, init_vit
@@ -40,31 +44,33 @@ from vitreous.spec import Size
 
 @dataclass(frozen=True, kw_only=True)
 class ViTConfig(Config):
+    """Configuration of a ViT; the defaults are ViT-B/16."""
+
     patch_size: Size = (16, 16)
-    stem: Literal["patch", "conv", "residual"] = "patch"
+    stem: Literal["patch", "conv", "residual"] = "patch"  # PatchEmbed, ConvStem or ResidualStem
     dim: int = 768
     depth: int = 12
     num_heads: int = 12
-    mixer: Mixer = Full()
-    mlp_ratio: float = 4.0
+    mixer: Mixer = FullAttention()
+    mlp_ratio: float = 4.0  # hidden width of the MLP over dim
     mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu"
     qkv_bias: bool = True
     norm_eps: float = 1e-6
-    layer_scale: float | None = None  # initial γ; None: no LayerScale
+    layer_scale: float | None = None  # initial γ of LayerScale; None for no LayerScale
 
     position: Literal["none", "learned", "learned_2d", "sincos_1d", "sincos_2d", "relative", "rope"] = "learned"
     class_token: bool = True
-    class_position: bool = True  # learned positions have rows for class and distillation token
-    distilled: bool = False
+    class_position: bool = True  # learned positions include the class and distillation tokens
+    distilled: bool = False  # a distillation token with its own head (DeiT)
     num_registers: int = 0
     pool: Literal["class", "mean", "max"] = "class"
     final_norm: Literal["tokens", "pooled"] = "tokens"  # normalize before or after pooling
 
     drop_rate: float = 0.0
     attention_drop_rate: float = 0.0
-    drop_path_rate: float = 0.0  # of the last block; grows linearly from 0 at the first
-    token_drop_rate: float = 0.0
-    init: Literal["vit", "deit"] = "vit"
+    drop_path_rate: float = 0.0  # of the last block, increasing linearly from 0 at the first
+    token_drop_rate: float = 0.0  # share of patches dropped in training
+    init: Literal["vit", "deit"] = "vit"  # weight initialization
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,7 +80,9 @@ class ViTConfig(Config):
         if self.pool == "class" and not self.class_token:
             raise ValueError("pool='class' needs class_token=True; choose pool='mean' or 'max' without one")
         if self.distilled and (self.pool != "class" or self.final_norm != "tokens"):
-            raise ValueError("distilled=True needs pool='class' and final_norm='tokens': its token is read as it is")
+            raise ValueError(
+                "distilled=True needs pool='class' and final_norm='tokens', which the distillation head relies on"
+            )
         if self.token_drop_rate and self.position in ("relative", "rope"):
             raise ValueError(f"token_drop_rate needs positions added to the tokens, not position={self.position!r}")
         if self.image_size[0] < self.patch_size[0] or self.image_size[1] < self.patch_size[1]:
@@ -85,6 +93,8 @@ class ViTConfig(Config):
 
 
 class ViT(Backbone):
+    """Vision Transformer: patch embedding, pre-norm transformer blocks, final norm, linear classifier."""
+
     config: ViTConfig
     blocks: nn.ModuleList
 
@@ -112,9 +122,10 @@ class ViT(Backbone):
         self.init_weights()
 
     def init_weights(self) -> None:
-        start = {"vit": init_vit, "deit": init_deit}[self.config.init]
-        for part in (self.stem, self.blocks):
-            part.apply(start)
+        """Initialize the weights of stem, blocks and prefix tokens by the scheme ``config.init``."""
+        init = {"vit": init_vit, "deit": init_deit}[self.config.init]
+        for module in (self.stem, self.blocks):
+            module.apply(init)
         for token in (self.class_token, self.distill_token, self.registers):
             if token is not None:
                 nn.init.normal_(token, std=0.02)
@@ -122,23 +133,24 @@ class ViT(Backbone):
             nn.init.zeros_(self.class_token)
 
     def embed(self, images: Float[Tensor, "b c y x"], grid: Grid) -> Float[Tensor, "b n d"]:
-        """Prefix tokens and patches, each with its position."""
+        """Embed images as prefix tokens and patches, with position embeddings."""
         patches = self.stem(images)
         prefix = [token for token in (self.class_token, self.distill_token) if token is not None]
         if self.position is not None:
             table = self.position(grid, patches.device).to(patches.dtype)
-            if own := self.position.num_prefix:
-                prefix = [token + row for token, row in zip(prefix, table[:, :own].split(1, dim=1), strict=True)]
-            patches = patches + table[:, own:]
+            if num_rows := self.position.num_prefix:
+                rows = table[:, :num_rows].split(1, dim=1)
+                prefix = [token + row for token, row in zip(prefix, rows, strict=True)]
+            patches = patches + table[:, num_rows:]
         if self.registers is not None:
             prefix.append(self.registers)
         return torch.cat([token.expand(images.shape[0], -1, -1) for token in prefix] + [patches], dim=1)
 
     def features(self, images: Float[Tensor, "b c y x"]) -> Features:
         self.check_images(images, smallest=self.config.patch_size)
-        size, num_prefix = grid_of((images.shape[2], images.shape[3]), self.config.patch_size), self.num_prefix
-        x = self.token_drop(self.drop(self.embed(images, size)), num_prefix)
-        grid = size if x.shape[1] == num_prefix + size[0] * size[1] else None
+        full_grid, num_prefix = grid_of((images.shape[2], images.shape[3]), self.config.patch_size), self.num_prefix
+        x = self.token_drop(self.drop(self.embed(images, full_grid)), num_prefix)
+        grid = full_grid if x.shape[1] == num_prefix + full_grid[0] * full_grid[1] else None  # None: tokens dropped
         for block in self.blocks:
             x = block(x, grid, num_prefix)
         if self.config.final_norm == "tokens":
@@ -146,6 +158,7 @@ class ViT(Backbone):
         return Features(x, grid, num_prefix, self.maps(x, grid))
 
     def maps(self, x: Float[Tensor, "b n d"], grid: Grid | None) -> tuple[FeatureMap, ...]:
+        """Reshape patch tokens to a feature map; none if tokens were dropped."""
         if grid is None:
             return ()
         values = rearrange(x[:, self.num_prefix :], "b (y x) d -> b d y x", y=grid[0])
@@ -170,7 +183,7 @@ class ViT(Backbone):
 
 
 def make_position(config: ViTConfig, grid: Grid) -> Learned | LearnedAxes | SinCos | None:
-    """The positions that are added to the tokens; relative ones live in the attention."""
+    """Create the position embedding that is added to the tokens; relative and rotary ones belong to the mixer."""
     num_prefix = config.class_token + config.distilled if config.class_position else 0
     match config.position:
         case "learned":
@@ -271,7 +284,7 @@ FAMILY = Family(
         ),
     },
     smallest=("vit_tiny_16", "deit_tiny_16", "dinov2_small_14"),
-    drawn=("deit_small_16",),
+    plotted=("deit_small_16",),
     shrunk={"ViT": SHRUNK, "ViT, conv stem": SHRUNK.override(stem="conv")},
     exports_any_size=True,
 )

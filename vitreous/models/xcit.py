@@ -1,6 +1,6 @@
-"""Cross-Covariance Image Transformer: attention between channels, convolutions between neighbors.
+"""XCiT: cross-covariance attention between channels, and depthwise convolutions between neighboring tokens.
 
-"XCiT: Cross-Covariance Image Transformers", El-Nouby et al. 2021 (arXiv 2106.09681); its class attention is that of
+"XCiT: Cross-Covariance Image Transformers", El-Nouby et al. 2021 (arXiv 2106.09681); class attention is from
 "Going deeper with Image Transformers", Touvron et al. 2021 (arXiv 2103.17239).
 
     x = convolutions(image) + waves · W
@@ -8,9 +8,9 @@
     c = c + attention(norm(c), norm([c; x]));   c = norm(c);   c = c + mlp(c)            × depths[1]
     y = head(norm(c))
 
-Every branch has a LayerScale. The class token c joins after the covariance blocks and is all that the class-attention
-blocks are for; the published weights carry the patches along in a way of their own, which :class:`ClassBlock` shows.
-Where we differ from the original code: images of any size are taken.
+Every branch has a LayerScale. The class token c is added after the covariance blocks; the class-attention blocks exist
+only to update it. (In the original code they also transform the patches, see :class:`ClassBlock`.) Difference from the
+original code: images of any size are accepted.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ from vitreous.spec import Size
 
 @dataclass(frozen=True, kw_only=True)
 class XCiTConfig(Config):
+    """Configuration of an XCiT; the defaults are XCiT-T12/16."""
+
     patch_size: Size = (16, 16)
     dim: int = 192
     depths: tuple[int, ...] = (12, 2)  # covariance blocks, then class-attention blocks
@@ -50,11 +52,11 @@ class XCiTConfig(Config):
     mlp_ratio: float = 4.0
     qkv_bias: bool = True
     norm_eps: float = 1e-6
-    layer_scale: float | None = 1.0  # initial γ; None: no LayerScale
-    norm_patches: bool = True  # class-attention blocks normalize the patches too, and not the class token alone
+    layer_scale: float | None = 1.0  # initial γ of LayerScale; None for no LayerScale
+    norm_patches: bool = True  # class-attention blocks normalize patches as well as the class token
     drop_rate: float = 0.0
     attention_drop_rate: float = 0.0
-    drop_path_rate: float = 0.0  # of every covariance block; class-attention blocks are always there
+    drop_path_rate: float = 0.0  # of every covariance block; 0 in class-attention blocks
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +65,7 @@ class XCiTConfig(Config):
 
     @property
     def depth(self) -> int:
-        """Blocks of both kinds."""
+        """Total number of covariance and class-attention blocks."""
         return sum(self.depths)
 
     def build(self) -> XCiT:
@@ -71,9 +73,9 @@ class XCiTConfig(Config):
 
 
 class Stem(nn.Module):
-    """Convolutions of 3×3 that halve the image until a cell is a patch, each with BatchNorm, GELU between them.
+    """Convolutional stem: 3×3 convolutions with stride 2 until a cell is a patch, with BatchNorm, and GELU in between.
 
-    Each of them pads by one pixel and rounds up, so any size gives ⌈side / patch⌉ cells.
+    Any image size gives ⌈side / patch⌉ cells.
     """
 
     def __init__(self, patch_size: Size, num_channels: int, dim: int) -> None:
@@ -92,9 +94,9 @@ def halve(width_in: int, width_out: int) -> nn.Sequential:
 
 
 class FourierPosition(nn.Module):
-    """Waves over the image, projected: p = 2π · row / rows, and so for columns; sin and cos of p / T^(2i/w).
+    """Projected sinusoidal position embedding: sin and cos of p / T^(2i/w) with p = 2π · row / rows, same for columns.
 
-    The last row is always 2π, so that a larger image has a finer scale and needs no resampling.
+    Positions are relative to the size of the image, so that no resampling is needed.
     """
 
     def __init__(self, dim: int, *, num_waves: int = 32, temperature: float = 10_000.0) -> None:
@@ -112,7 +114,7 @@ class FourierPosition(nn.Module):
 
 
 class LocalPatchInteraction(nn.Module):
-    """conv(norm(GELU(conv(x)))), channel by channel over 3×3 patches: where neighbors speak to each other."""
+    """Local patch interaction, conv(norm(GELU(conv(x)))): two depthwise 3×3 convolutions."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -127,7 +129,7 @@ class LocalPatchInteraction(nn.Module):
 
 
 class CovarianceBlock(Block):
-    """Channels mix, then neighbors, then the MLP."""
+    """Covariance block: cross-covariance attention, local patch interaction, MLP, each in a residual branch."""
 
     def __init__(self, config: XCiTConfig, mixer: nn.Module) -> None:
         super().__init__(
@@ -149,9 +151,10 @@ class CovarianceBlock(Block):
 
 
 class ClassBlock(Block):
-    """The class token asks all tokens, and only it passes through attention and MLP.
+    """Class-attention block: only the class token is updated by attention to all tokens and by the MLP.
 
-    To the patches x the published weights do this on the way: x + γ ⊙ norm(x), normalized if ``norm_patches``, twice.
+    As in the original code the patches x are not constant: x + γ ⊙ norm(x), normalized again if ``norm_patches``, times
+    two.
     """
 
     def __init__(self, config: XCiTConfig) -> None:
@@ -182,6 +185,8 @@ def make_mlp(config: XCiTConfig) -> Mlp:
 
 
 class XCiT(Backbone):
+    """Cross-covariance image transformer."""
+
     config: XCiTConfig
 
     def __init__(self, config: XCiTConfig) -> None:
@@ -198,8 +203,8 @@ class XCiT(Backbone):
         self.class_layers = nn.ModuleList(ClassBlock(config) for _ in range(num_class))
         self.norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
         self.head = classifier(config.dim, config.num_classes)
-        for part in (self.layers, self.class_layers):
-            part.apply(init_deit)
+        for layers in (self.layers, self.class_layers):
+            layers.apply(init_deit)
         trunc_normal_(self.class_token, std=0.02)
 
     def features(self, images: Float[Tensor, "b c y x"]) -> Features:
@@ -248,7 +253,7 @@ FAMILY = Family(
     config=XCiTConfig,
     variants=VARIANTS,
     papers={"*": Paper("XCiT", "XCiT: Cross-Covariance Image Transformers", "El-Nouby et al.", 2021, "2106.09681")},
-    drawn=("xcit_small_12_16",),
+    plotted=("xcit_small_12_16",),
     shrunk={"XCiT": XCiTConfig(patch_size=(8, 8), dim=64, depths=(3, 1), num_heads=2)},
     exports_any_size=True,
 )

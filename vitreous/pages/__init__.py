@@ -1,1 +1,1 @@
-"""HTML pages that need nothing but themselves."""
+"""Self-contained HTML pages."""

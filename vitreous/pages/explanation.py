@@ -1,4 +1,4 @@
-"""Explanations as pages that need nothing but themselves, one or two models to a page, and an index of many pages."""
+"""Write explanations as self-contained HTML pages of one or two models, and an index of several pages."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ THUMBNAIL = 208
 
 
 def write_page(path: Path, explanations: Sequence[Explanation]) -> None:
-    """One image's page; two explanations stand side by side."""
+    """Write the page of one image; explanations of two models are shown side by side."""
     if len({explanation.title for explanation in explanations}) > 1:
-        raise ValueError("models are compared on the same image, got " + " and ".join(p.title for p in explanations))
+        raise ValueError("explanations must be of the same image, got " + " and ".join(p.title for p in explanations))
     names = " and ".join(explanation.model for explanation in explanations)
     style = STYLE + (BESIDE if len(explanations) > 1 else "")
     body = [section(part, explanations) for part in SECTIONS]
-    subtitle = f"as {names} {'sees' if len(explanations) == 1 else 'see'} it"
-    origin = "from one look of each model at this image"
+    subtitle = f"Prediction of {names}, explained"
+    origin = "with vt.explain"
     page = html.page(explanations[0].title, subtitle, body, [], origin=origin, style=style)
     write_atomically(path, page.encode())
 
 
 def section(part: Section, explanations: Sequence[Explanation]) -> str:
-    """The drawing of every model under one heading, or why it is missing; how to read it once for all."""
+    """One heading, the figure of every model or the reason why it is missing, and one explanation for all."""
     drawn, any_drawn = [], False
     for index, explanation in enumerate(explanations):
         try:
@@ -62,7 +62,7 @@ def section(part: Section, explanations: Sequence[Explanation]) -> str:
             body = f'<p class="missing">{escape(sentence(str(reason)))}</p>'
         drawn.append(body if len(explanations) == 1 else f"<div><h3>{escape(explanation.model)}</h3>{body}</div>")
     together = drawn[0] if len(drawn) == 1 else f'<div class="side">{"".join(drawn)}</div>'
-    words = (("How to read it.", part.reading), ("What it does not show.", part.limits))
+    words = (("How to read it.", part.reading), ("Limits.", part.limits))
     below = "".join(f'<p class="reading"><b>{head}</b> {escape(text)}</p>' for head, text in words)
     return html.section(part.title, together + (below if any_drawn else ""))
 
@@ -72,16 +72,16 @@ def sentence(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An image's line in the index: its page, relative to the index, a thumbnail, and what the models say."""
+class IndexEntry:
+    """An image in the index: its page (relative to the index), a thumbnail, and the models' predictions."""
 
     page: str
     title: str
     thumbnail: bytes
-    answers: tuple[str, ...]
+    predictions: tuple[str, ...]
 
     @classmethod
-    def of(cls, page: str, explanations: Sequence[Explanation]) -> Entry:
+    def of(cls, page: str, explanations: Sequence[Explanation]) -> IndexEntry:
         thumbnail = Image.fromarray(displayable(explanations[0].image))
         thumbnail.thumbnail((THUMBNAIL, THUMBNAIL))
         buffer = io.BytesIO()
@@ -90,19 +90,19 @@ class Entry:
         return cls(page, explanations[0].title, buffer.getvalue(), tuple(f"{name} {share:.1%}" for name, share in best))
 
 
-def link(entry: Entry) -> str:
-    answers = "".join(f'<br><span class="soft">{escape(answer)}</span>' for answer in entry.answers)
+def link(entry: IndexEntry) -> str:
+    predictions = "".join(f'<br><span class="soft">{escape(prediction)}</span>' for prediction in entry.predictions)
     thumbnail = image_tag("webp", entry.thumbnail, entry.title)
-    caption = f"<figcaption>{escape(entry.title)}{answers}</figcaption>"
+    caption = f"<figcaption>{escape(entry.title)}{predictions}</figcaption>"
     return f'<a href="{quote(entry.page)}"><figure>{thumbnail}{caption}</figure></a>'
 
 
-def write_index(path: Path, models: Sequence[str], entries: Sequence[Entry], skipped: dict[str, str]) -> None:
-    """Thumbnails with the answers, each a link to its page; what could not be used stands below."""
+def write_index(path: Path, models: Sequence[str], entries: Sequence[IndexEntry], skipped: dict[str, str]) -> None:
+    """Write an index of thumbnails with predictions that link to the pages, and a list of skipped files."""
     links = "".join(link(entry) for entry in entries)
-    notes = [f"{name} was left out: {reason}." for name, reason in skipped.items()]
-    subtitle = f"as {' and '.join(models)} {'sees' if len(models) == 1 else 'see'} them"
+    notes = [f"{name} was skipped: {reason}." for name, reason in skipped.items()]
+    subtitle = f"Predictions of {' and '.join(models)}, explained"
     title = f"{len(entries):,} image{'s' if len(entries) != 1 else ''}"
-    body = [html.section("Images", f'<div class="gallery">{links}</div>', "Each image opens its own page.")]
-    origin = "from one look of each model at every image"
+    body = [html.section("Images", f'<div class="gallery">{links}</div>', "Select an image to open its page.")]
+    origin = "with vt.explain"
     write_atomically(path, html.page(title, subtitle, body, notes, origin=origin, style=STYLE).encode())

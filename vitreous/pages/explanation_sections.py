@@ -1,6 +1,6 @@
-"""What an explanation's page shows, from top to bottom: a drawing, how to read it, and what it does not show.
+"""The sections of an explanation's page: a figure, how to read it, and its limits.
 
-A drawing that does not apply to a model raises a ValueError with the reason, which then stands in its place.
+A figure that does not apply to a model raises a ValueError; the page then shows the reason in its place.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vitreous.draw.inline import as_drawing, pixels_tag
+from vitreous.draw.inline import inline_svg, pixels_tag
 from vitreous.draw.maps import depth_figure, heads_figure, methods_figure, points_figure
 from vitreous.draw.measures import curves_figure, layers_figure, lens_figure, norms_figure
 from vitreous.draw.parameters import filter_figure, position_figure
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Section:
-    """``draw(explanation, key)`` gives HTML; the key tells the names inside it from those of another model's."""
+    """``draw(explanation, key)`` returns HTML; the key makes element ids unique where a page shows two models."""
 
     title: str
     draw: Callable[[Explanation, str], str]
@@ -35,8 +35,8 @@ class Section:
 
 
 def shown(figure: Figure, name: str, alt: str) -> str:
-    """A figure at its own size or smaller; one that would be too small on a phone can be moved sideways there."""
-    drawing = html.drawing(as_drawing(figure, name, alt), width=round(100 * figure.get_figwidth()))
+    """Embed a figure at its own size or smaller, with horizontal scrolling on narrow screens."""
+    drawing = html.drawing(inline_svg(figure, name, alt), width=round(100 * figure.get_figwidth()))
     return f'<div class="scroll tall wide">{drawing}</div>'
 
 
@@ -44,18 +44,18 @@ def draw_answer(explanation: Explanation, key: str) -> str:
     best = explanation.answer.best()
     bars = html.bars([f"{name} {share:.1%}" for name, share in best], [share for _, share in best], chance=0.0)
     explained = f"Explained below: {explanation.answer.target_name} ({explanation.answer.target_probability:.1%})."
-    shown = pixels_tag(explanation.image, f"{explanation.title}, as the model sees it")
-    return f'<div class="answer">{shown}<div>{bars}<p class="reading">{escape(explained)}</p></div></div>'
+    image = pixels_tag(explanation.image, f"{explanation.title}, resized and cropped to the model's input")
+    return f'<div class="answer">{image}<div>{bars}<p class="reading">{escape(explained)}</p></div></div>'
 
 
 def draw_methods(explanation: Explanation, key: str) -> str:
     figure = methods_figure(explanation.image, {name: one.heat for name, one in explanation.methods.items()})
-    alt = f"What {', '.join(explanation.methods)} call important for {explanation.answer.target_name}"
+    alt = f"Attribution maps of {', '.join(explanation.methods)} for {explanation.answer.target_name}"
     return shown(figure, f"methods{key}", alt)
 
 
-def draw_trust(explanation: Explanation, key: str) -> str:
-    kinds = {"share of cells hidden": "deletion", "share of cells shown": "insertion"}
+def draw_faithfulness(explanation: Explanation, key: str) -> str:
+    kinds = {"fraction of cells hidden (deletion)": "deletion", "fraction of cells shown (insertion)": "insertion"}
     figure = curves_figure(
         {
             title: {name: getattr(one, kind) for name, one in explanation.methods.items()}
@@ -65,106 +65,107 @@ def draw_trust(explanation: Explanation, key: str) -> str:
     )
     rows = []
     for name, one in sorted(explanation.methods.items(), key=lambda item: -item[1].faithfulness):
-        better = "better" if explanation.beats_chance(name) else "no better"
+        better = "yes" if explanation.beats_chance(name) else "no"
         rows.append((name, *(f"{area:.2f}" for area in one.areas), f"{one.faithfulness:+.2f}", better))
-    drawn = shown(figure, f"trust{key}", "Deletion and insertion curves of every method")
-    columns = ("method", "area, hiding", "area, showing", "faithfulness", "than random")
+    drawn = shown(figure, f"faithfulness{key}", "Deletion and insertion curves of every method")
+    columns = ("method", "deletion area ↓", "insertion area ↑", "faithfulness ↑", "better than random")
     return f'<p class="verdict">{escape(verdict(explanation))}</p>{drawn}{html.table(columns, rows)}'
 
 
 def verdict(explanation: Explanation) -> str:
-    """Which explanation to trust for this image, in a sentence or two."""
-    limit = f"in 95 of 100 cases {best_of(len(explanation.methods))} stays below {explanation.chance_limit:+.2f}"
+    """Report in a sentence or two which map is the most faithful for this image."""
+    limit = f"95 % limit of {best_of(len(explanation.methods))}: {explanation.chance_limit:+.2f}"
     best = explanation.trusted
     if best is None:
-        return f"Trust none of these maps here: none is more faithful than chance ({limit})."
+        return f"None of these maps is more faithful than a random map ({limit})."
     poor = [name for name in explanation.methods if not explanation.beats_chance(name)]
-    others = f"No better than chance here: {', '.join(poor)}." if poor else "All of them beat chance here."
+    others = f"No better than random: {', '.join(poor)}." if poor else "All methods are better than random."
     score = explanation.methods[best].faithfulness
-    return f"For this image trust {best} most: its faithfulness is {score:+.2f} ({limit}). {others}"
+    return f"The most faithful map of this image is {best}: {score:+.2f} ({limit}). {others}"
 
 
 def best_of(number: int) -> str:
-    return "a random order" if number == 1 else f"the best of {number} random orders"
+    return "a random map" if number == 1 else f"the best of {number} random maps"
 
 
 def draw_heads(explanation: Explanation, key: str) -> str:
-    need_attention(explanation)
+    require_attention(explanation)
     figure = heads_figure({name: layer.heads for name, layer in explanation.layers.items()})
-    alt = "Maps of where every head of every layer looks"
-    return shown(figure, f"heads{key}", alt) + left_out(explanation)
+    alt = "Attention maps of every head of every layer"
+    return shown(figure, f"heads{key}", alt) + missing_blocks(explanation)
 
 
 def draw_rollout(explanation: Explanation, key: str) -> str:
-    need_attention(explanation)
+    require_attention(explanation)
     if not explanation.rollout:
-        raise ValueError("The cells of this model do not look at each other, so there is nothing to follow back.")
-    alt = f"Rollout up to each of {len(explanation.rollout)} layers, over the image"
+        raise ValueError("This model has no attention between cells, so there is no rollout.")
+    alt = f"Attention rollout up to each of {len(explanation.rollout)} layers, over the image"
     return shown(depth_figure(explanation.image, explanation.rollout), f"rollout{key}", alt)
 
 
 def draw_view(explanation: Explanation, key: str) -> str:
-    need_attention(explanation)
+    require_attention(explanation)
     views = {name: layer.view for name, layer in explanation.layers.items() if layer.view is not None}
     if not views:
-        raise ValueError("The cells of this model do not look at each other: only its class token looks at them.")
+        raise ValueError("This model has no attention between cells, only from the class token to the cells.")
     figure = depth_figure(explanation.image, views, place=explanation.place)
-    return shown(figure, f"view{key}", "Where the framed cell looks in every layer")
+    return shown(figure, f"view{key}", "Attention of the framed cell in every layer")
 
 
 def draw_points(explanation: Explanation, key: str) -> str:
-    seen = {name: layer.points for name, layer in explanation.layers.items() if layer.points is not None}
-    if not seen:
-        raise ValueError("This model has no deformable attention: it looks at cells, not at points that it moves.")
+    points = {name: layer.points for name, layer in explanation.layers.items() if layer.points is not None}
+    if not points:
+        raise ValueError("This model has no deformable attention with sampling points.")
     figure = points_figure(
         explanation.image,
-        {name: one.points for name, one in seen.items()},
-        weights={name: one.weights for name, one in seen.items()},
+        {name: one.points for name, one in points.items()},
+        weights={name: one.weights for name, one in points.items()},
         place=explanation.place,
     )
-    return shown(figure, f"points{key}", "The points that deformable attention reads")
+    return shown(figure, f"points{key}", "Sampling points of deformable attention")
 
 
 def draw_measures(explanation: Explanation, key: str) -> str:
-    need_attention(explanation)
+    require_attention(explanation)
     panels = {
-        "distance (pixels)": {name: layer.distance for name, layer in explanation.layers.items()},
+        "attention distance (pixels)": {name: layer.distance for name, layer in explanation.layers.items()},
         "entropy (nats)": {name: layer.entropy for name, layer in explanation.layers.items()},
         "effective rank": {name: layer.rank for name, layer in explanation.layers.items()},
     }
     last = list(explanation.layers.values())[-1]
     tokens = last.num_prefix + math.prod(last.grid)
-    note = f"The last layer has {tokens:,} tokens: entropy can be at most {math.log(tokens):.2f}, rank {tokens:,}."
-    drawn = shown(layers_figure(panels), f"measures{key}", "Distance, entropy and effective rank by layer")
+    note = f"The last layer has {tokens:,} tokens: entropy is at most {math.log(tokens):.2f}, rank at most {tokens:,}."
+    drawn = shown(layers_figure(panels), f"measures{key}", "Attention distance, entropy and effective rank by layer")
     return drawn + f'<p class="reading">{note}</p>'
 
 
 def draw_norms(explanation: Explanation, key: str) -> str:
     norms = explanation.norms
     if norms is None:
-        raise ValueError("The lengths of this model's tokens were not measured.")
-    found = sum(int(odd.sum()) for odd in norms.outliers.values())
+        raise ValueError("The token norms of this model were not measured.")
+    total = sum(int(marked.sum()) for marked in norms.outliers.values())
     last = int(list(norms.outliers.values())[-1].sum())
-    note = f"{found:,} outliers in all, {last} of them after the last block." if found else "No token stands out."
-    drawn = shown(norms_figure(norms.lengths, norms.outliers), f"norms{key}", f"Lengths of tokens. {note}")
+    note = f"{total:,} outliers in all blocks, {last} after the last block." if total else "No outliers."
+    drawn = shown(norms_figure(norms.lengths, norms.outliers), f"norms{key}", f"Token norms. {note}")
     return drawn + f'<p class="reading">{note}</p>'
 
 
 def draw_lens(explanation: Explanation, key: str) -> str:
     if len(explanation.lens) < 2:
-        raise ValueError("Only the last block of this model can be read by its head: earlier ones have other tokens.")
+        raise ValueError("The logit lens needs several blocks on the last grid; this model has only one.")
     labels, target = explanation.answer.labels, explanation.answer.target
     best = {name: (labels[int(row.argmax())], float(row.max())) for name, row in explanation.lens.items()}
-    share = {name: float(row[target]) for name, row in explanation.lens.items()}
-    figure = lens_figure(best, share, target_name=explanation.answer.target_name)
-    said = ", ".join(f"{name}: {word} {part:.0%}" for name, (word, part) in best.items())
-    return shown(figure, f"lens{key}", f"The answer after each block. {said}")
+    probabilities = {name: float(row[target]) for name, row in explanation.lens.items()}
+    figure = lens_figure(best, probabilities, target_name=explanation.answer.target_name)
+    listed = ", ".join(f"{name}: {label} {probability:.0%}" for name, (label, probability) in best.items())
+    return shown(figure, f"lens{key}", f"Top class after each block. {listed}")
 
 
 def draw_positions(explanation: Explanation, key: str) -> str:
     if explanation.positions is None:
         raise ValueError(explanation.reasons["positions"])
-    return shown(position_figure(*explanation.positions), f"positions{key}", "Similarity of positions, cell by cell")
+    figure = position_figure(*explanation.positions)
+    return shown(figure, f"positions{key}", "Cosine similarity of position embeddings by cell")
 
 
 def draw_filters(explanation: Explanation, key: str) -> str:
@@ -174,110 +175,113 @@ def draw_filters(explanation: Explanation, key: str) -> str:
     return shown(filter_figure(explanation.filters), f"filters{key}", alt)
 
 
-def need_attention(explanation: Explanation) -> None:
+def require_attention(explanation: Explanation) -> None:
     if explanation.layers:
         return
     if "attention" in explanation.reasons:
-        raise ValueError("This model has no attention: its cells are mixed by convolutions or pooling.")
-    raise ValueError(f"No layer can be laid onto the image: {'; '.join(dict.fromkeys(explanation.reasons.values()))}.")
+        raise ValueError("This model has no attention; its tokens are mixed by convolution or pooling.")
+    reasons = "; ".join(dict.fromkeys(explanation.reasons.values()))
+    raise ValueError(f"No layer has attention maps of the image: {reasons}.")
 
 
-def left_out(explanation: Explanation) -> str:
-    """Which blocks are missing from the drawings of attention, and why."""
+def missing_blocks(explanation: Explanation) -> str:
+    """List the blocks that are missing from the attention figures, with the reasons."""
     why: dict[str, list[str]] = {}
     for block, reason in explanation.reasons.items():
         if block.startswith("blocks."):
             why.setdefault(reason, []).append(block)
-    notes = (f"Left out: {', '.join(blocks)} ({reason})." for reason, blocks in why.items())
+    notes = (f"Not shown: {', '.join(blocks)} ({reason})." for reason, blocks in why.items())
     return "".join(f'<p class="reading">{escape(note)}</p>' for note in notes)
 
 
 SECTIONS = (
     Section(
-        "The image and the answer",
+        "Image and prediction",
         draw_answer,
-        "The image after resizing and cropping, as the model gets it, and the five likeliest classes.",
-        "How often the model is right when it is as sure as this; evaluate it on labeled images for that.",
+        "The image resized and cropped to the model's input, and the five most probable classes.",
+        "A probability is not an accuracy: evaluate the model on labeled images to measure its calibration.",
     ),
     Section(
-        "What it rests on, by method",
+        "Attribution maps",
         draw_methods,
-        "Bright cells are those that a method calls important for the class; every map has a scale of its own.",
-        "Whether the method is right. Attention is where information was fetched from, not what decided; occlusion "
-        "depends on the gray that hides, and integrated gradients on the gray that they start from.",
+        "Bright cells are important for the class according to each method. Every map has a separate color scale.",
+        "A map need not be right. Attention shows where information is read from, not what decides the prediction; "
+        "occlusion and integrated gradients depend on their gray baseline.",
     ),
     Section(
-        "Which of these maps to trust",
-        draw_trust,
-        "Left, the cells that a method calls most important are blurred first: the class should be lost at once. "
-        "Right, they are the first to be shown on a blurred image: the class should be found at once. Faithfulness "
-        "is the right area less the left one, and the gray band is what some random orders of the cells give.",
-        "What holds for other images: this is one. A half-blurred image is unlike any that the model has learned "
-        "from, which moves all curves, so compare them with the band and not with 0 or 1.",
+        "Deletion and insertion",
+        draw_faithfulness,
+        "Deletion (left): cells are blurred, the most important first, and the probability should fall at once. "
+        "Insertion (right): cells are revealed on a blurred image, the most important first, and it should rise at "
+        "once. Faithfulness is the area under the insertion curve minus the area under the deletion curve. The gray "
+        "band is the range of random maps.",
+        "The result holds for this image only. A half-blurred image is unlike the training data, which shifts all "
+        "curves, so compare them with the band and not with 0 or 1.",
     ),
     Section(
-        "Where every head looks",
+        "Attention maps by head",
         draw_heads,
-        "A column is a layer and a row a head; each map is where the tokens look that the classifier reads: the "
-        "class token, or all cells. 1 is what a cell would get if all got the same.",
-        "What the fetched information was used for, and how much of it was kept: values, MLPs and the residual decide "
-        "that. Attention to prefix tokens is not on the maps.",
+        "Columns are layers, rows are heads. Each map is the attention of the tokens that the classifier reads: the "
+        "class token, or the mean over all cells. 1 is uniform attention.",
+        "Maps do not show what the information is used for, nor how much of it is kept, which depends on values, MLPs "
+        "and the residual stream. Attention to prefix tokens is not shown.",
     ),
     Section(
-        "Rollout through depth",
+        "Attention rollout",
         draw_rollout,
-        "Attention followed back to the cells through all layers of the stage up to the one named, heads averaged.",
-        "What decided: rollout ignores values and MLPs, takes the residual for one half of every layer, and would be "
-        "the same for any other class.",
+        "The product of ½ (A + I) over all layers of the stage up to the one named, with A the attention matrix "
+        "averaged over heads: how much each cell can contribute to the tokens that the classifier reads.",
+        "Rollout ignores values and MLPs, weights the residual connection and attention equally, and is the same for "
+        "every class.",
     ),
     Section(
-        "One patch's view",
+        "Attention of one patch",
         draw_view,
-        "Where the framed cell looks in every layer, mean over the heads. It is the cell that the most faithful of the "
-        "maps above calls most important.",
-        "What the cell makes of it; and other cells may look quite differently.",
+        "The attention of the framed cell in every layer, averaged over heads. It is the most important cell of the "
+        "most faithful attribution map.",
+        "Other cells may attend quite differently.",
     ),
     Section(
-        "Points that it reads",
+        "Deformable sampling points",
         draw_points,
-        "The points of the image that are read, by layer: a color for each group of heads, the larger the more "
-        "weight, as seen from the cell with the cross.",
-        "What was found there, and where the points would lie in another image.",
+        "The points that the cell with the cross samples in each layer: one color per group of heads, the larger the "
+        "higher the attention weight.",
+        "The points depend on the image.",
     ),
     Section(
-        "Measures by layer",
+        "Attention distance, entropy and rank",
         draw_measures,
-        "Distance is how far from a cell the cells lie that it looks at. Entropy is 0 for looking at one token and "
-        "highest for looking at all alike. Effective rank is 1 if all tokens look the same way, and grows as they "
-        "differ.",
-        "Whether a layer does well: near or far, sharp or broad may each be what its task needs.",
+        "Distance is the mean distance from a cell to the cells it attends to. Entropy is 0 for attention to a single "
+        "token and highest for uniform attention. Effective rank is 1 if all tokens attend alike, and grows as their "
+        "attention differs.",
+        "None of these is good or bad as such: local or global, sharp or broad attention may each suit the task.",
     ),
     Section(
-        "Lengths of tokens",
+        "Token norms",
         draw_norms,
-        "The length of the tokens after every block. Outliers, longer than three times the median, often keep notes "
-        "about the whole image in place of their own cell.",
-        "Importance: a long token need not be one that is looked at, and the next normalization takes its length away.",
+        "The L2 norm of the tokens after every block. Outliers, above three times the median, often store global "
+        "information in place of that of their cell (see registers).",
+        "A high norm does not mean that a token is important: the next normalization removes it.",
     ),
     Section(
-        "What it would say if it stopped here",
+        "Logit lens",
         draw_lens,
-        "The model's answer if all later blocks passed on what they are given; the best class is written where it "
-        "changes.",
-        "What the early layers know: the head has learned to read the last block alone and may misread the others.",
+        "The prediction if all later blocks were the identity: the final norm and head applied to the output of each "
+        "block. The top class is labeled where it changes.",
+        "Early layers may hold more information than this: the head was trained on the last block only.",
     ),
     Section(
-        "Positions",
+        "Position embedding similarity",
         draw_positions,
-        "Every small map compares the position of one cell, at whose place it stands, with those of all cells: where "
-        "neighbors are alike, the model knows what is near. It is the same for all images.",
-        "What attention makes of positions, and positions that are not added to the tokens.",
+        "Each small map shows the cosine similarity of one cell's position embedding with those of all cells. Similar "
+        "neighbors mean that the model has learned the grid. It is the same for all images.",
+        "Relative positions and other positions inside the attention are not included.",
     ),
     Section(
-        "First filters",
+        "First-layer filters",
         draw_filters,
-        "What the first layer can see of the pixels: gray is zero. Of many filters the main directions in which they "
-        "differ are shown (principal components), the strongest first. It is the same for all images.",
-        "How much each of them is used in this image.",
+        "The filters of the first layer; gray is zero. Of many filters the leading principal components are shown. "
+        "They are the same for all images.",
+        "The figure does not show how strongly each filter responds to this image.",
     ),
 )

@@ -1,4 +1,4 @@
-"""The pieces of a page that needs nothing but itself: no script, no network, light or dark as the reader likes."""
+"""Building blocks of self-contained HTML pages: no scripts, no network access, light and dark mode."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-#: A confusion matrix of up to so many classes has room for numbers.
-SMALL = 16
+#: Largest confusion matrix with counts in its cells.
+MAX_CLASSES_WITH_COUNTS = 16
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2024; --soft: #5d666f; --line: #dfe3e7; --paper: #ffffff; --panel: #f5f7f9;
@@ -77,6 +77,7 @@ def page(
     origin: str = "from the files of the run",
     style: str = "",
 ) -> str:
+    """A complete page: heading, sections (``body``), and a footer with notes and origin."""
     footer = "".join(f"<p>{escape(note)}</p>" for note in (*notes, f"Written by Vitreous {origin}."))
     return "\n".join(
         (
@@ -91,12 +92,13 @@ def page(
 
 
 def section(title: str, body: str, reading: str = "") -> str:
-    """A heading, something to look at, and a sentence or two on how to read it."""
+    """A heading, its content, and an optional paragraph on how to read it."""
     below = f'\n<p class="reading">{escape(reading)}</p>' if reading else ""
     return f"<section>\n<h2>{escape(title)}</h2>\n{body}{below}\n</section>"
 
 
 def cards(facts: Iterable[tuple[str, str]]) -> str:
+    """A row of key figures: (name, value)."""
     return (
         '<dl class="cards">'
         + "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
@@ -105,12 +107,12 @@ def cards(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def drawing(*drawings: str, width: int) -> str:
-    """SVG, side by side where there is room; ``width`` in pixels is the most that one takes."""
+    """SVG figures side by side where there is room, each at most ``width`` pixels wide."""
     return f'<div class="drawing" style="--width: {width}px">{"".join(drawings)}</div>'
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> str:
-    """The first ``words`` columns are text, the others numbers."""
+    """A table whose first ``words`` columns are left-aligned text, the others numbers."""
     head = table_row("th", columns, words)
     body = "".join(table_row("td", cells, words) for cells in rows)
     return f'<div class="scroll"><table class="list"><thead>{head}</thead><tbody>{body}</tbody></table></div>'
@@ -122,7 +124,7 @@ def table_row(tag: str, cells: Sequence[str], words: int) -> str:
 
 
 def bars(names: Sequence[str], values: Sequence[float], *, chance: float = 0.0) -> str:
-    """One bar per name on a scale from 0 to 1, which starts at the value that guessing gives."""
+    """One bar per name on a scale from 0 to 1, starting at ``chance``; values below it are orange."""
     rows = "".join(
         f'<span>{escape(name)}</span><div><i class="{"right" if value >= chance else "wrong"}" '
         f'style="left: {min(value, chance):.1%}; width: {abs(value - chance):.1%}"></i></div>'
@@ -132,9 +134,9 @@ def bars(names: Sequence[str], values: Sequence[float], *, chance: float = 0.0) 
 
 
 def matrix(counts: NDArray[np.int64], names: Sequence[str]) -> str:
-    """A confusion matrix whose cells are colored by their share of the row; small ones have their counts written in.
+    """A confusion matrix with cells colored by their fraction of the row, and with counts if it is small.
 
-    Color grows with the root of the share, so that rare mistakes are seen beside frequent ones.
+    Opacity is the square root of the fraction, which keeps rare confusions visible.
     """
     shares = np.sqrt(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
     heads = "".join(f"<th><span>{escape(name)}</span></th>" for name in names)
@@ -142,8 +144,8 @@ def matrix(counts: NDArray[np.int64], names: Sequence[str]) -> str:
         f"<tr><th>{escape(name)}</th>{''.join(cell(counts, shares, names, (i, j)) for j in range(len(names)))}</tr>"
         for i, name in enumerate(names)
     )
-    size = "2.6rem" if len(names) <= SMALL else "1rem"
-    corner = '<th class="soft">is ↓ called →</th>'
+    size = "2.6rem" if len(names) <= MAX_CLASSES_WITH_COUNTS else "1rem"
+    corner = '<th class="soft">true ↓ predicted →</th>'
     return (
         f'<div class="scroll tall"><table class="matrix" style="--cell: {size}">'
         f"<thead><tr>{corner}{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
@@ -156,13 +158,13 @@ def cell(counts: NDArray[np.int64], shares: NDArray[np.float64], names: Sequence
         return "<td></td>"
     kind = "right" if at[0] == at[1] else "wrong"
     strong = " strong" if share > 0.6 else ""
-    said = escape(f"{names[at[0]]} called {names[at[1]]}: {count:,} ({share**2:.1%})")
-    written = f"{count:,}" if len(names) <= SMALL else ""
-    return f'<td class="{kind}{strong}" style="--share: {share:.2f}" title="{said}">{written}</td>'
+    tooltip = escape(f"{names[at[0]]} predicted as {names[at[1]]}: {count:,} ({share**2:.1%})")
+    text = f"{count:,}" if len(names) <= MAX_CLASSES_WITH_COUNTS else ""
+    return f'<td class="{kind}{strong}" style="--share: {share:.2f}" title="{tooltip}">{text}</td>'
 
 
 def gallery(items: Iterable[tuple[Sequence[bytes], str, str]]) -> str:
-    """Images (PNG) side by side, what they are, and a second line."""
+    """A grid of figures: PNG images side by side, a title, and a second line."""
     return f'<div class="gallery">{"".join(figure(*item) for item in items)}</div>'
 
 
@@ -174,4 +176,5 @@ def figure(panels: Sequence[bytes], title: str, below: str) -> str:
 
 
 def folded(summary: str, body: str) -> str:
+    """Content that is collapsed until its summary is clicked."""
     return f"<details><summary>{escape(summary)}</summary>{body}</details>"

@@ -1,11 +1,11 @@
-"""What the folder of a finished run says, whatever of it is there.
+"""Read the folder of a run; missing files are skipped, damaged ones are noted.
 
 config.json      the resolved recipe
-log.jsonl        one object a line: step, kind ("train" or "valid"), loss, accuracy, lr, …
+log.jsonl        one object per line: step, kind ("train" or "valid"), loss, accuracy, lr, …
 result.json      final measures, seconds, images, parameters, threads, seed, commit
 classes.json     names in the order of the logits
 predictions.npz  logits (n, k), targets (n, k); for masks the confusion matrix (k, k) of all pixels
-mistakes.npz     images (m, c, y, x) bytes; true, predicted, probability (m,); attention (m, v, w) where it is known
+mistakes.npz     images (m, c, y, x) bytes; true, predicted, probability (m,); attention (m, v, w) if the model has any
 examples.npz     for masks: images (m, c, y, x) bytes; true, predicted (m, y, x)
 """
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model answered on the images that it was tested on, and what would have been right."""
+    """Logits and targets of the validation images."""
 
     logits: NDArray[np.float32]
     targets: NDArray[np.float32]
@@ -35,28 +35,28 @@ class Predictions:
 
 
 @dataclass(frozen=True)
-class Run:
-    """What a run's folder says; what it lacks is empty. ``notes`` tell what could not be read."""
+class RunFolder:
+    """The contents of a run's folder. Missing parts are empty; ``notes`` lists what could not be read."""
 
     config: dict[str, Any] = field(default_factory=dict)
     log: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     predictions: Predictions | None = None
-    confusion: NDArray[np.int64] | None = None  # of pixels
+    confusion: NDArray[np.int64] | None = None  # counts of pixels
     mistakes: dict[str, NDArray[Any]] = field(default_factory=dict)
     examples: dict[str, NDArray[Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
     def measures(self) -> dict[str, Any]:
-        """The final ones, or those of the last validation while there are no final ones."""
+        """The final measures, or those of the last validation while the run is unfinished."""
         validations = [entry for entry in self.log if entry.get("kind") == "valid"]
         return (validations[-1] if validations else {}) | self.result
 
     @property
     def task(self) -> str:
-        """What the outputs mean, as the run says; a run that does not was a classifier's."""
+        """The recorded task; for older runs inferred from the measures."""
         return str(self.result.get("task", "multilabel" if "auroc" in self.measures else "classify"))
 
     def name(self, index: int) -> str:
@@ -68,16 +68,16 @@ class Run:
         return [entry["step"] for entry in chosen], [entry[key] for entry in chosen]
 
 
-def read_run(folder: Path) -> Run:
+def read_run_folder(folder: Path) -> RunFolder:
     notes: list[str] = []
-    answers = read_arrays(folder / "predictions.npz", notes, needed=(("logits", "targets"), ("confusion",)))
-    return Run(
+    predictions = read_arrays(folder / "predictions.npz", notes, needed=(("logits", "targets"), ("confusion",)))
+    return RunFolder(
         config=read_json(folder / "config.json", notes, {}),
         log=read_log(folder / "log.jsonl", notes),
         result=read_json(folder / "result.json", notes, {}),
         classes=tuple(str(name) for name in read_json(folder / "classes.json", notes, [])),
-        predictions=Predictions(answers["logits"], answers["targets"]) if "logits" in answers else None,
-        confusion=answers.get("confusion"),
+        predictions=Predictions(predictions["logits"], predictions["targets"]) if "logits" in predictions else None,
+        confusion=predictions.get("confusion"),
         mistakes=read_arrays(folder / "mistakes.npz", notes, needed=(("images", "true", "predicted", "probability"),)),
         examples=read_arrays(folder / "examples.npz", notes, needed=(("images", "true", "predicted"),)),
         notes=notes,
@@ -85,7 +85,7 @@ def read_run(folder: Path) -> Run:
 
 
 def read_json(path: Path, notes: list[str], absent: Any) -> Any:
-    """The file's content; the note that it is damaged when it is not of the kind of ``absent``."""
+    """Read a JSON file; return ``absent``, and note the damage, if it is not of the type of ``absent``."""
     if not path.is_file():
         return absent
     try:
@@ -94,12 +94,12 @@ def read_json(path: Path, notes: list[str], absent: Any) -> Any:
         content = None
     if isinstance(content, type(absent)):
         return content
-    notes.append(f"{path.name} is damaged and was left out.")
+    notes.append(f"{path.name} is damaged and was skipped.")
     return absent
 
 
 def read_log(path: Path, notes: list[str]) -> list[dict[str, Any]]:
-    """One entry per line. A last line cut off by the end of a run is no damage; others that cannot be read are."""
+    """Read one entry per line; a truncated last line, from an interrupted run, is not reported as damage."""
     lines = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
     entries, broken = [], 0
     for number, line in enumerate(lines, start=1):
@@ -111,12 +111,12 @@ def read_log(path: Path, notes: list[str]) -> list[dict[str, Any]]:
         if isinstance(entry, dict) and "step" in entry:
             entries.append(entry)
     if broken:
-        notes.append(f"{broken} damaged lines of {path.name} were left out.")
+        notes.append(f"{broken} damaged lines of {path.name} were skipped.")
     return entries
 
 
 def read_arrays(path: Path, notes: list[str], *, needed: tuple[tuple[str, ...], ...]) -> dict[str, NDArray[Any]]:
-    """The arrays of a file that holds one of these sets of names, all equally long."""
+    """Read an npz file that must contain one of the sets of names in ``needed``, with arrays of equal length."""
     if not path.is_file():
         return {}
     try:
@@ -127,7 +127,7 @@ def read_arrays(path: Path, notes: list[str], *, needed: tuple[tuple[str, ...], 
     for names in needed:
         if all(name in arrays for name in names) and len({len(arrays[name]) for name in names}) == 1:
             return arrays if len(arrays[names[0]]) else {}
-    notes.append(f"{path.name} is damaged or incomplete and was left out.")
+    notes.append(f"{path.name} is damaged or incomplete and was skipped.")
     return {}
 
 

@@ -1,4 +1,4 @@
-"""The sections of a run's page that belong to segmentation: IoU of each class, pixels confused, images with masks."""
+"""Sections of the report of a segmentation run: per-class IoU, confusion matrix, examples with masks."""
 
 from __future__ import annotations
 
@@ -11,61 +11,61 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.pages import html
-from vitreous.pages.run_folder import Run
+from vitreous.pages.run_folder import RunFolder
 from vitreous.tasks.predictions import Segmentation
 
-MOST_CLASSES = 50
-LARGER = 3  # small images are shown this many times as large
-SMALL = 100  # pixels
+MAX_CLASSES = 50
+SMALL = 100  # pixels; smaller images are enlarged
+ENLARGEMENT = 3
 
 
-def mask_sections(run: Run) -> Iterator[str]:
+def mask_sections(run: RunFolder) -> Iterator[str]:
     if run.confusion is not None:
         yield iou_section(run, run.confusion)
-        if len(run.confusion) <= MOST_CLASSES:
+        if len(run.confusion) <= MAX_CLASSES:
             yield confusion_section(run, run.confusion)
     yield examples_section(run)
 
 
-def iou_section(run: Run, confusion: NDArray[np.int64]) -> str:
+def iou_section(run: RunFolder, confusion: NDArray[np.int64]) -> str:
     hits = np.diag(confusion)
     union = confusion.sum(0) + confusion.sum(1) - hits
     iou = np.divide(hits, union, out=np.full(len(hits), np.nan), where=union > 0)
     order = [index for index in np.argsort(np.nan_to_num(iou, nan=2.0), kind="stable") if union[index]]
     drawn = html.bars([run.name(i) for i in order], [float(iou[i]) for i in order])
     reading = (
-        "The hardest classes first. IoU, intersection over union: pixels of the class that were found, divided by the "
-        "pixels that belong to it or were given to it. 1 is perfect."
+        "The hardest classes first. IoU (intersection over union): correct pixels of the class / pixels that belong to "
+        "it or are predicted as it. 1 is perfect."
     )
-    return html.section("IoU of each class", drawn, reading)
+    return html.section("Per-class IoU", drawn, reading)
 
 
-def confusion_section(run: Run, confusion: NDArray[np.int64]) -> str:
+def confusion_section(run: RunFolder, confusion: NDArray[np.int64]) -> str:
     reading = (
-        "A row holds the pixels of one class, a column those that were predicted as it. Blue cells are right, orange "
-        "ones are mistakes; the stronger the color, the larger the share of the row."
+        "Rows are true classes, columns predicted classes, counts are pixels. Blue cells are correct, orange ones are "
+        "mistakes; the stronger the color, the larger the fraction of the row."
     )
     names = [run.name(index) for index in range(len(confusion))]
     return html.section("Confusion matrix", html.matrix(confusion, names), reading)
 
 
-def examples_section(run: Run) -> str:
+def examples_section(run: RunFolder) -> str:
     if not run.examples:
         return ""
     rows = zip(*(run.examples[name] for name in ("images", "true", "predicted")), strict=True)
     items = [
-        ([png(image, mask, run.classes) for mask in (None, true, predicted)], described(true, predicted, run), "")
+        ([png(image, mask, run.classes) for mask in (None, true, predicted)], caption(true, predicted, run), "")
         for image, true, predicted in rows
     ]
-    reading = "Each image, its true mask and the predicted one; below it the classes and the share of pixels right."
+    reading = "Each image with its true and its predicted mask; below, the classes present and the pixel accuracy."
     return html.section("Examples", html.gallery(items), reading)
 
 
-def described(true: NDArray[np.uint8], predicted: NDArray[np.uint8], run: Run) -> str:
+def caption(true: NDArray[np.uint8], predicted: NDArray[np.uint8], run: RunFolder) -> str:
     known = true < len(run.classes)
-    there = [run.name(int(value)) for value in np.unique(true[known]) if value]
-    right = float((true == predicted)[known].mean()) if known.any() else float("nan")
-    return f"{', '.join(there) or run.name(0)} · {right:.1%}"
+    present = [run.name(int(value)) for value in np.unique(true[known]) if value]
+    accuracy = float((true == predicted)[known].mean()) if known.any() else float("nan")
+    return f"{', '.join(present) or run.name(0)} · {accuracy:.1%}"
 
 
 def png(image: NDArray[np.uint8], mask: NDArray[np.uint8] | None, classes: tuple[str, ...]) -> bytes:
@@ -73,7 +73,7 @@ def png(image: NDArray[np.uint8], mask: NDArray[np.uint8] | None, classes: tuple
     if mask is not None:
         shown = Segmentation(mask, classes).draw(shown)
     if max(shown.size) <= SMALL:
-        shown = shown.resize((LARGER * shown.width, LARGER * shown.height), Image.Resampling.NEAREST)
+        shown = shown.resize((ENLARGEMENT * shown.width, ENLARGEMENT * shown.height), Image.Resampling.NEAREST)
     file = io.BytesIO()
     shown.save(file, "PNG")
     return file.getvalue()

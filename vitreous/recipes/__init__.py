@@ -1,1 +1,1 @@
-"""One file, one reproducible run."""
+"""Built-in recipes: one reproducible run per file."""

@@ -1,12 +1,12 @@
-"""CIFAR-10 from DeiT-Tiny's ImageNet weights: a new head, positions resampled, early layers changed least.
+"""Fine-tune DeiT-Tiny on CIFAR-10: new head, resampled position embeddings, layer-wise learning rate decay.
 
     vitreous train cifar10_deit --data FOLDER/WITH/CIFAR --weights deit_tiny_16.in1k
 
-Measured: 73.3 % of the test set after one epoch (--train.epochs 1); from scratch 39.4 %, the last six blocks alone
-57.7 %, a linear probe 40.2 % (docs/figures/cifar10.json).
+Measured: 73.3 % of the test set after one epoch (--train.epochs 1); from scratch 39.4 %, the last six blocks only
+57.7 %, a linear probe 40.2 % (docs/records/cifar10.json).
 
-The images are enlarged to 64 pixels, which leaves 4 × 4 tokens: what a CPU can do in a quarter of an hour. More
-pixels are better and slower (--model.image-size 96 96).
+The images are upsampled to 64 pixels, which gives 4 × 4 tokens and takes a quarter of an hour on a CPU. Larger images
+are more accurate and slower (--model.image-size 96 96).
 """
 
 from vitreous.data.augment import Augment

@@ -1,9 +1,9 @@
-"""CIFAR-10 with torchvision's ResNet-18, its stem changed for 32 pixels: the large network to compare with.
+"""CIFAR-10 with ResNet-18 and a stem for 32-pixel images: the large convolutional baseline.
 
 vitreous train cifar10_resnet18 --data FOLDER/WITH/CIFAR
 
 Measured: 53.1 % of the test set after 1.1 epochs (--train.epochs 1.1), which is what two cores do in 15 minutes
-(docs/figures/cifar10.json).
+(docs/records/cifar10.json).
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
-"""ImageNet-1k with ResNet-50, the classic way: SGD with momentum at 0.1 per 256 images, 90 epochs, three steps.
+"""ImageNet-1k with ResNet-50: SGD with momentum, learning rate 0.1 at batch 256, step decay, 90 epochs.
 
     torchrun --nproc-per-node 8 -m vitreous train imagenet_resnet50 --data imagenet/
 
-For a machine with GPUs; never run to its end by us.
+Requires GPUs; not yet run to completion.
 """
 
 from vitreous.data.augment import Augment

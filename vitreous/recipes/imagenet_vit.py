@@ -1,8 +1,8 @@
-"""ImageNet-1k with ViT-B/16, as the documents have it: AdamW at 1e-3, decay 0.05, batch 4096, 300 epochs.
+"""ImageNet-1k with ViT-B/16: AdamW, learning rate 1e-3, weight decay 0.05, batch 4096, 300 epochs.
 
     torchrun --nproc-per-node 8 -m vitreous train imagenet_vit --data imagenet/
 
-For a machine with GPUs; never run to its end by us. The augmentation is DeiT's.
+Requires GPUs; not yet run to completion. The augmentation is that of DeiT.
 """
 
 from vitreous.data.augment import Augment

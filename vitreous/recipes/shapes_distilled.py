@@ -1,10 +1,10 @@
-"""A student on 4,000 scenes of Shapes, with the quickstart's model as its teacher.
+"""Distill the quickstart model into a smaller student, on 4,000 scenes of Shapes.
 
-make quickstart                                             makes the teacher
-vitreous train shapes_distilled                             the student with its teacher
-vitreous train shapes_distilled --task.weight 0             the same student alone
+make quickstart                                             trains the teacher
+vitreous train shapes_distilled                             trains the student with distillation
+vitreous train shapes_distilled --task.weight 0             trains the student without a teacher
 
-Measured over three seeds: 90.7 % with the teacher, 89.3 % alone (docs/figures/distillation.json).
+Measured over three seeds: 90.7 % with the teacher, 89.3 % without (docs/records/distillation.json).
 """
 
 from dataclasses import replace

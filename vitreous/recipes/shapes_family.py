@@ -1,12 +1,12 @@
-"""One recipe for every family: a configuration of each, shrunk to 64 pixels, learns Shapes on a CPU.
+"""One recipe for every model family: a shrunk configuration of each, trained on Shapes at 64 pixels on a CPU.
 
     vitreous train shapes_family                                the shrunk ViT
     python -m benchmarks.family                                 each family in turn, as a table
 
-One set of settings for all of them, tuned for none, so that the table shows what a family does when nobody helps it;
-only CAFormer goes without its hidden head, which dies at this learning rate.
-Measured: from 28 % (ViT) to nearly 100 % (MobileViT) of 2,000 held-out scenes (docs/family.md,
-docs/figures/family.json).
+All families share the same training settings, which are tuned for none of them. The only exception is CAFormer, trained
+without the hidden layer of its head, whose units die at this learning rate.
+Measured: from 28 % (ViT) to nearly 100 % (MobileViT) of 2,000 held-out scenes (docs/concepts/families.md,
+docs/records/family.json).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vitreous.tasks.classify import Classify
 from vitreous.train.config import TrainConfig
 from vitreous.train.optim import Muon
 
-#: By title, as the records at the end of the model files have them.
+#: Shrunk configurations by title, from the ``FAMILY`` records of the model modules.
 SHRUNK: dict[str, Config] = {title: config for family in FAMILIES.values() for title, config in family.shrunk.items()}
 
 recipe = Recipe(

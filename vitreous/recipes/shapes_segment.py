@@ -1,4 +1,4 @@
-"""Per-patch segmentation of Shapes: a small ViT names the shape that every pixel belongs to.
+"""Semantic segmentation of Shapes with a small ViT and a per-patch linear head.
 
 vitreous train shapes_segment
 vitreous predict runs/shapes_segment/model.safetensors IMAGES --draw FOLDER

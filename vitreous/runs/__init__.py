@@ -1,1 +1,1 @@
-"""From a recipe to a run folder: find or choose the recipe, prepare, check, train, record."""
+"""Training runs: find or choose a recipe, prepare data and model, check, train, and record the results."""

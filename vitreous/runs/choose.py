@@ -1,4 +1,4 @@
-"""Sane settings from nothing but the data: what to train, how long and how, each with its reason."""
+"""Choose a recipe for a dataset: model, training length, optimizer and augmentation, each with its reason."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ SIDES = (32, 48, 64, 96, 128, 160, 224)
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenSetting:
+    """A setting that was chosen for the data, with the reason, as shown to the user."""
+
     setting: str
     value: str
     reason: str
 
 
-def choose(source: str, model: str = "", weights: str = "") -> tuple[Recipe, list[Choice]]:
-    """A recipe for this data, and why."""
+def choose_recipe(source: str, model: str = "", weights: str = "") -> tuple[Recipe, list[ChosenSetting]]:
+    """Choose a recipe for a data source, optionally for a given model or pretrained weights."""
     data = open_data(source).train
-    choices: list[Choice] = []
+    choices: list[ChosenSetting] = []
     config = choose_model(data, model, weights, choices)
     if isinstance(data, ArrayDataset):
         config = config.override(num_channels=data.num_channels)
@@ -51,24 +53,29 @@ def choose(source: str, model: str = "", weights: str = "") -> tuple[Recipe, lis
     several = data.target is MultiLabels
     task: Task = MultiLabel() if several else Classify(smoothing=0.1)
     reason = "images carry several labels" if several else "each image has one label"
-    choices.append(Choice("task", type(task).__name__, reason))
+    choices.append(ChosenSetting("task", type(task).__name__, reason))
     return Recipe(config, DataConfig(source), augment, task, train, weights), choices
 
 
-def choose_model(data: Dataset, model: str, weights: str, choices: list[Choice]) -> Config:
+def choose_model(data: Dataset, model: str, weights: str, choices: list[ChosenSetting]) -> Config:
+    """Choose model, image size and patch size: of the weights, of a named model, or a small ViT for the image size."""
     typical = typical_side(data)
     if weights:
-        config = find_config(model) if model else model_of(weights)
-        choices.append(Choice("model", model or type(config).__name__, f"it starts from {Path(weights).name}"))
-        return with_size(config, None, choices, "its weights were trained at this size")
+        config = find_config(model) if model else config_of_weights(weights)
+        choices.append(
+            ChosenSetting("model", model or type(config).__name__, f"it matches the weights {Path(weights).name}")
+        )
+        return with_size(config, None, choices, "the weights were trained at this size")
     side = max([s for s in SIDES if s <= typical], default=SIDES[0])
     if model:
         config = find_config(model)
-        choices.append(Choice("model", model, "you asked for it"))
+        choices.append(ChosenSetting("model", model, "it was requested"))
         config = with_size(config, (side, side), choices, f"images are typically {typical} pixels")
         return smaller_patches(config, choices)
     patch = 8 if side <= 128 else 16
-    choices.append(Choice("model", "small ViT, residual stem", "early convolutions help where no weights do"))
+    choices.append(
+        ChosenSetting("model", "small ViT, residual stem", "early convolutions help without pretrained weights")
+    )
     config = ViTConfig(
         patch_size=(patch, patch),
         stem="residual",
@@ -83,27 +90,27 @@ def choose_model(data: Dataset, model: str, weights: str, choices: list[Choice])
     return with_size(config, (side, side), choices, f"images are typically {typical} pixels")
 
 
-def model_of(weights: str) -> Config:
-    """The model that weights belong to, where they say so."""
+def config_of_weights(weights: str) -> Config:
+    """Return the model config of pretrained weights, or raise if the file has none."""
     if weights in PUBLISHED:
         known = PUBLISHED[weights]
         return find_config(known.model).override(**known.config)
     config = read(weights).config
     if config is None:
-        raise ValueError(f"{weights} does not say which model it belongs to; name it with --model, e.g. deit_tiny_16")
+        raise ValueError(f"{weights} does not contain a model config; name the model with --model, e.g. deit_tiny_16")
     if not isinstance(config, Config):
-        raise ValueError(f"{weights} holds no backbone to start from; give a recipe with its model")
+        raise ValueError(f"{weights} is not a backbone; use a recipe with its model")
     return config
 
 
-def with_size(config: Config, size: Size | None, choices: list[Choice], reason: str) -> Config:
+def with_size(config: Config, size: Size | None, choices: list[ChosenSetting], reason: str) -> Config:
     size = size or config.image_size
-    choices.append(Choice("image size", f"{size[0]}×{size[1]} pixels", reason))
+    choices.append(ChosenSetting("image size", f"{size[0]}×{size[1]} pixels", reason))
     return config.override(image_size=size)
 
 
-def smaller_patches(config: Config, choices: list[Choice]) -> Config:
-    """Patches so that there are about 8 × 8 of them at least."""
+def smaller_patches(config: Config, choices: list[ChosenSetting]) -> Config:
+    """Reduce the patch size until there are at least about 8 × 8 patches."""
     if not isinstance(config, ViTConfig):
         return config
     side = min(config.image_size)
@@ -111,12 +118,14 @@ def smaller_patches(config: Config, choices: list[Choice]) -> Config:
     while patch > 2 and side // patch < 8:
         patch //= 2
     if patch != config.patch_size[0]:
-        choices.append(Choice("patch size", f"{patch}×{patch} pixels", "larger ones would leave fewer than 64 tokens"))
+        choices.append(
+            ChosenSetting("patch size", f"{patch}×{patch} pixels", "larger patches would give fewer than 64 tokens")
+        )
     return config.override(patch_size=patch)
 
 
 def typical_side(data: Dataset, sample: int = 64) -> int:
-    """The median of the shorter sides."""
+    """Return the median of the images' shorter sides in pixels, estimated from ``sample`` images."""
     if isinstance(data, ArrayDataset):
         return min(data.image_size)
     assert isinstance(data, FileDataset)
@@ -127,52 +136,59 @@ def typical_side(data: Dataset, sample: int = 64) -> int:
         except BadImage:
             continue
     if not sides:
-        raise ValueError("none of the images looked at could be read; vitreous data inspect says why")
+        raise ValueError("none of the sampled images could be read; vitreous data inspect lists the reasons")
     return int(np.median(sides))
 
 
-def choose_training(number: int, pretrained: bool, config: Config, choices: list[Choice]) -> TrainConfig:
+def choose_training(number: int, pretrained: bool, config: Config, choices: list[ChosenSetting]) -> TrainConfig:
+    """Choose batch size, epochs and optimizer for a number of training images."""
     batch = 128 if number >= 10_000 else 64 if number >= 2_000 else 32
-    choices.append(Choice("batch", f"{batch} images", f"there are {number:,} images to learn from"))
-    seen = 60_000 if pretrained else 600_000
-    epochs = float(np.clip(round(seen / number), 3, 30 if pretrained else 100))
-    choices.append(Choice("length", f"{epochs:g} epochs", f"it then sees about {number * epochs:,.0f} images"))
+    choices.append(ChosenSetting("batch", f"{batch} images", f"there are {number:,} training images"))
+    budget = 60_000 if pretrained else 600_000  # images
+    epochs = float(np.clip(round(budget / number), 3, 30 if pretrained else 100))
+    choices.append(ChosenSetting("length", f"{epochs:g} epochs", f"about {number * epochs:,.0f} images in total"))
     steps = epochs * max(1, number // batch)
     common = TrainConfig(
         batch_size=batch, epochs=epochs, schedule=Cosine(warmup=0.1), ema=0.99 if steps >= 600 else 0.0
     )
     if pretrained:
         lr = 5e-4 * batch / 128
-        choices.append(Choice("rate", f"{lr:.1e}, layer decay 0.75", "early layers need to change least"))
+        choices.append(ChosenSetting("rate", f"{lr:.1e}, layer decay 0.75", "early layers need the smallest changes"))
         common = common.override(optimizer=AdamW(lr=lr), layer_decay=0.75)
         if not has_one_linear_head(config):
             return common
-        choices.append(Choice("new head", "linear probe", "the features are good before the first step"))
+        choices.append(
+            ChosenSetting("new head", "linear probe", "pretrained features are useful before the first step")
+        )
         return common.override(new_head="probe")
     choices.append(
-        Choice("optimizer", "Muon, with AdamW for what is no matrix", "it is made to learn fast on small budgets")
+        ChosenSetting("optimizer", "Muon, with AdamW for non-matrix parameters", "it trains fast on small budgets")
     )
     return common.override(optimizer=Muon(lr=2e-3, matrix_lr=0.02))
 
 
 def has_one_linear_head(config: Config) -> bool:
+    """Return whether the model's classifier can be initialized by a linear probe."""
     with torch.device("meta"):
         return can_probe(config.build())
 
 
-def choose_augmentation(data: Dataset, config: Config, pretrained: bool, choices: list[Choice]) -> Augment:
+def choose_augmentation(data: Dataset, config: Config, pretrained: bool, choices: list[ChosenSetting]) -> Augment:
+    """Choose padded crops for small images of the model's size, random resized crops otherwise."""
     same = isinstance(data, ArrayDataset) and data.image_size == config.image_size and min(data.image_size) <= 64
     if same:
         pad = max(1, min(config.image_size) // 8)
-        choices.append(Choice("crops", f"shifted by up to {pad} pixels", "images have the model's size already"))
-        return Augment(crop="pad", pad=pad, flip_rate=flips(choices))
+        choices.append(ChosenSetting("crops", f"shifted by up to {pad} pixels", "images already have the model's size"))
+        return Augment(crop="pad", pad=pad, flip_rate=choose_flip_rate(choices))
     scale = (0.5, 1.0) if pretrained or len(data) < 10_000 else (0.25, 1.0)
-    choices.append(Choice("crops", f"{scale[0]:.0%} to all of the image", "any part shows what it is"))
-    return Augment(crop="resized", crop_scale=scale, flip_rate=flips(choices))
+    choices.append(ChosenSetting("crops", f"{scale[0]:.0%} to 100% of the image", "most crops still show the class"))
+    return Augment(crop="resized", crop_scale=scale, flip_rate=choose_flip_rate(choices))
 
 
-def flips(choices: list[Choice]) -> float:
+def choose_flip_rate(choices: list[ChosenSetting]) -> float:
     choices.append(
-        Choice("mirroring", "half of the images", "left and right rarely matter; else --augment.flip-rate 0")
+        ChosenSetting(
+            "mirroring", "half of the images", "left and right rarely matter; if they do, --augment.flip-rate 0"
+        )
     )
     return 0.5

@@ -1,9 +1,9 @@
-"""What the data of a run are, in few bytes, so that a resumed run notices when they are others.
+"""Compact fingerprints of a run's data, by which a resumed run detects changes.
 
-``data.json`` holds the class names in order and, of the training and the validation images each, their number and a
-digest. Images in files have a row of 8 bytes besides: 6 of the digest of the name below the data's folder, 2 of that of
-class and size, so that what came, went or changed can be counted. A few have a digest of their content. Times and the
-folder itself do not count: a copy elsewhere is the same data.
+``data.json`` holds the class names in order, and for the training and validation images each their number and a digest.
+Image files additionally have an 8-byte row each: 6 bytes hash the name relative to the data folder, 2 bytes hash class
+and file size, so that added, removed and changed files can be counted. For a few files the content is hashed too.
+Timestamps and the data folder are ignored: a copy elsewhere has the same fingerprint.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.base import Arrays, Dataset
-from vitreous.data.encoded import Encoded
-from vitreous.data.folder import Files
-from vitreous.data.memory import Decoded
-from vitreous.data.shards import Shards
-from vitreous.data.splits import names_of
+from vitreous.data.encoded import EncodedDataset
+from vitreous.data.folder import PathDataset
+from vitreous.data.memory import DecodedDataset
+from vitreous.data.shards import ShardDataset
+from vitreous.data.splits import stable_names
 from vitreous.runs.prepare import Prepared
 from vitreous.samples import Classes
 
-SAMPLED = 16  # images of a split whose content is digested
+SAMPLED = 16  # images per split whose content is hashed
 Rows = NDArray[np.uint64]
 
 
@@ -37,8 +37,8 @@ def no_rows() -> Rows:
 
 
 @dataclass(frozen=True)
-class Part:
-    """The images of a split; ``rows`` and ``samples`` only where they are files."""
+class SplitFingerprint:
+    """The fingerprint of a split; ``rows`` (sorted) and ``samples`` (name → content digest) only for image files."""
 
     images: int
     digest: str
@@ -46,71 +46,77 @@ class Part:
     samples: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {"images": self.images, "digest": self.digest, "samples": self.samples, "rows": packed(self.rows)}
+        return {"images": self.images, "digest": self.digest, "samples": self.samples, "rows": encode_rows(self.rows)}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Part:
-        return cls(int(data["images"]), str(data["digest"]), unpacked(data["rows"]), dict(data["samples"]))
+    def from_json(cls, data: dict[str, Any]) -> SplitFingerprint:
+        return cls(int(data["images"]), str(data["digest"]), decode_rows(data["rows"]), dict(data["samples"]))
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The data of a run; ``earlier`` are the rows of images that it has trained on and that are gone."""
+    """The fingerprint of a run's data; ``removed_rows`` are training images that have since been removed."""
 
     classes: tuple[str, ...]
-    train: Part
-    valid: Part
-    earlier: Rows = field(default_factory=no_rows)
+    train: SplitFingerprint
+    valid: SplitFingerprint
+    removed_rows: Rows = field(default_factory=no_rows)
 
     def to_bytes(self) -> bytes:
-        parts = {"train": self.train.to_json(), "valid": self.valid.to_json(), "earlier": packed(self.earlier)}
+        parts = {
+            "train": self.train.to_json(),
+            "valid": self.valid.to_json(),
+            "earlier": encode_rows(self.removed_rows),
+        }
         return json.dumps({"classes": self.classes, **parts}, indent=1).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Fingerprint:
-        """ValueError where these are no such bytes."""
+        """Parse ``data.json``; raise ValueError if it is invalid."""
         try:
             data = json.loads(content)
-            train, valid = (Part.from_json(data[name]) for name in ("train", "valid"))
-            return cls(tuple(map(str, data["classes"])), train, valid, unpacked(data["earlier"]))
+            train, valid = (SplitFingerprint.from_json(data[name]) for name in ("train", "valid"))
+            return cls(tuple(map(str, data["classes"])), train, valid, decode_rows(data["earlier"]))
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"it is no fingerprint of data ({type(error).__name__})") from None
+            raise ValueError(f"not a data fingerprint ({type(error).__name__})") from None
 
 
-def packed(rows: Rows) -> str:
+def encode_rows(rows: Rows) -> str:
     return base64.b64encode(rows.astype("<u8").tobytes()).decode()
 
 
-def unpacked(text: str) -> Rows:
+def decode_rows(text: str) -> Rows:
     return np.frombuffer(base64.b64decode(text), dtype="<u8").astype(np.uint64)
 
 
 def fingerprint(prepared: Prepared, source: object) -> Fingerprint:
-    """Of the data as a run uses them; names are taken below ``source`` where that is a path."""
+    """Compute the fingerprint of prepared data; if ``source`` is a path, file names are relative to it."""
     path = Path(source).expanduser() if isinstance(source, str | Path) else None
     root = path if path is None or path.is_dir() else path.parent
-    return Fingerprint(prepared.train.classes, part_of(prepared.train, root), part_of(prepared.valid, root))
+    return Fingerprint(
+        prepared.train.classes, split_fingerprint(prepared.train, root), split_fingerprint(prepared.valid, root)
+    )
 
 
-def part_of(data: Dataset | None, root: Path | None) -> Part:
-    data = data.data if isinstance(data, Decoded) else data
+def split_fingerprint(data: Dataset | None, root: Path | None) -> SplitFingerprint:
+    data = data.data if isinstance(data, DecodedDataset) else data
     if data is None:
-        return Part(0, "")
-    if isinstance(data, Encoded):
-        return part_of_files(data, names_of(data, root) or [])
+        return SplitFingerprint(0, "")
+    if isinstance(data, EncodedDataset):
+        return files_fingerprint(data, stable_names(data, root) or [])
     digest = hashlib.blake2b(digest_size=16)
-    for piece in pieces(data):
+    for piece in content_chunks(data):
         digest.update(piece)
-    return Part(len(data), digest.hexdigest())
+    return SplitFingerprint(len(data), digest.hexdigest())
 
 
-def pieces(data: Dataset, chunk: int = 1000) -> Iterator[bytes]:
-    """The pixels and targets of images in memory; of any others what they call themselves."""
+def content_chunks(data: Dataset, chunk: int = 1000) -> Iterator[bytes]:
+    """Yield the bytes to hash: pixels and targets of images in memory, otherwise locations and class labels."""
     if not isinstance(data, Arrays):
-        yield from (data.where(index).encode(errors="replace") + b"\n" for index in range(len(data)))
+        yield from (data.location(index).encode(errors="replace") + b"\n" for index in range(len(data)))
         if (
             data.target is Classes and type(data).class_labels is not Dataset.class_labels
-        ):  # they are kept, not made anew for every image
+        ):  # stored labels, not computed from every image
             yield repr(data.class_labels(np.arange(len(data))).tolist()).encode()
         return
     for start in range(0, len(data), chunk):
@@ -120,113 +126,125 @@ def pieces(data: Dataset, chunk: int = 1000) -> Iterator[bytes]:
         yield targets.values.numpy().tobytes() if isinstance(targets, Classes) else b""
 
 
-def part_of_files(data: Encoded, names: list[str]) -> Part:
+def files_fingerprint(data: EncodedDataset, names: list[str]) -> SplitFingerprint:
     about = (
-        f"{np.asarray(label).tolist()} {size}".encode() for label, size in zip(data.labels, sizes(data), strict=True)
+        f"{np.asarray(label).tolist()} {size}".encode()
+        for label, size in zip(data.labels, file_sizes(data), strict=True)
     )
     rows = np.array(
-        [short(encoded(name), 6) << 16 | short(other, 2) for name, other in zip(names, about, strict=True)], np.uint64
+        [short_hash(encoded(name), 6) << 16 | short_hash(other, 2) for name, other in zip(names, about, strict=True)],
+        np.uint64,
     )
     chosen = np.argsort(rows, kind="stable")
     samples = {names[index]: content_digest(data, int(index)) for index in chosen[:SAMPLED]}
     digest = hashlib.blake2b(rows[chosen].astype("<u8").tobytes(), digest_size=16).hexdigest()
-    return Part(len(data), digest, rows[chosen], samples)
+    return SplitFingerprint(len(data), digest, rows[chosen], samples)
 
 
 def encoded(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
 
 
-def sizes(data: Encoded) -> list[int]:
-    """In bytes; 0 of a file that cannot be found."""
-    if isinstance(data, Files):
+def file_sizes(data: EncodedDataset) -> list[int]:
+    """Return the size of every image file in bytes, 0 for missing ones."""
+    if isinstance(data, PathDataset):
         return [path.stat().st_size if path.is_file() else 0 for path in data.paths]
-    return data.place[:, 2].tolist() if isinstance(data, Shards) else [0] * len(data)
+    return data.spans[:, 2].tolist() if isinstance(data, ShardDataset) else [0] * len(data)
 
 
-def content_digest(data: Encoded, index: int) -> str:
-    """Empty where nothing can be read."""
+def content_digest(data: EncodedDataset, index: int) -> str:
+    """Hash an image file's content; return an empty string if it cannot be read."""
     try:
         return hashlib.blake2b(data.content(index), digest_size=16).hexdigest()
     except OSError:
         return ""
 
 
-def short(content: bytes, size: int) -> int:
+def short_hash(content: bytes, size: int) -> int:
+    """Return a hash of ``size`` bytes as an integer."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=size).digest(), "big")
 
 
-def compare(before: Fingerprint, now: Fingerprint) -> tuple[Fingerprint, list[str]]:
-    """What to remember from here on, and what is to be said; ValueError where going on would make scores wrong."""
+def compare_fingerprints(before: Fingerprint, now: Fingerprint) -> tuple[Fingerprint, list[str]]:
+    """Compare a run's data with the data of a resume.
+
+    Returns:
+        The fingerprint to store from now on, and notes for the user.
+
+    Raises:
+        ValueError: If resuming would make scores invalid.
+    """
     if before.classes != now.classes:
-        raise ValueError(other_classes(before.classes, now.classes))
-    if problem := wrong_training(before.train, now.train) or wrong_validation(before, now):
+        raise ValueError(describe_class_change(before.classes, now.classes))
+    if problem := training_problem(before.train, now.train) or validation_problem(before, now):
         raise ValueError(problem)
     if before.train.digest == now.train.digest:
-        return Fingerprint(now.classes, now.train, now.valid, before.earlier), []
-    added, gone = moved(before.train.rows, now.train.rows)
+        return Fingerprint(now.classes, now.train, now.valid, before.removed_rows), []
+    added, gone = added_and_removed(before.train.rows, now.train.rows)
     note = (
-        f"since the run began {len(added):,} training images were added and {len(gone):,} removed; the validation "
-        "images are the same, but batches hold other images from here on than they would have, and the number of steps "
-        "follows the number of images"
+        f"{len(added):,} training images were added and {len(gone):,} removed since the run started; the validation "
+        "images are the same, but batches and the number of steps per epoch differ from those of the original run"
     )
-    return Fingerprint(now.classes, now.train, now.valid, np.union1d(before.earlier, gone)), [note]
+    return Fingerprint(now.classes, now.train, now.valid, np.union1d(before.removed_rows, gone)), [note]
 
 
-def other_classes(before: tuple[str, ...], now: tuple[str, ...]) -> str:
+def describe_class_change(before: tuple[str, ...], now: tuple[str, ...]) -> str:
     if len(before) != len(now):
         return f"there were {len(before)} classes, now there are {len(now)}"
-    place = next(place for place, names in enumerate(zip(before, now, strict=True)) if names[0] != names[1])
-    return f"class {place} was called {before[place]!r}, now it is {now[place]!r}"
+    index = next(index for index, names in enumerate(zip(before, now, strict=True)) if names[0] != names[1])
+    return f"class {index} was {before[index]!r}, now it is {now[index]!r}"
 
 
-def wrong_training(before: Part, now: Part) -> str:
-    """What is wrong with the training images, or nothing: they may come and go, but not change."""
+def training_problem(before: SplitFingerprint, now: SplitFingerprint) -> str:
+    """Describe the problem with the training images, if any; they may be added and removed, but not change."""
     if before.digest != now.digest and not (len(before.rows) and len(now.rows)):
-        return "the training images are others than before"
-    if number := len(altered(before.rows, now.rows)):
-        return f"{number:,} of {now.images:,} training images have another class or size than before"
-    if name := other_sample(before, now):
-        return f"the training image {name} has another content than before"
-    if 2 * len(moved(before.rows, now.rows)[1]) > len(before.rows):
-        return "most of the training images are gone"
+        return "the training images differ"
+    if number := len(changed_names(before.rows, now.rows)):
+        return f"{number:,} of {now.images:,} training images have a different class or file size"
+    if name := find_changed_sample(before, now):
+        return f"the content of the training image {name} has changed"
+    if 2 * len(added_and_removed(before.rows, now.rows)[1]) > len(before.rows):
+        return "most of the training images have been removed"
     return ""
 
 
-def wrong_validation(before: Fingerprint, now: Fingerprint) -> str:
-    """What is wrong with the validation images, or nothing: they must be the same, or scores do not compare."""
+def validation_problem(before: Fingerprint, now: Fingerprint) -> str:
+    """Describe the problem with the validation images, if any; they must be the same for comparable scores."""
     old, new = before.valid, now.valid
     if old.digest == new.digest:
-        name = other_sample(old, new)
-        return f"the validation image {name} has another content than before" if name else ""
-    trained = np.setdiff1d(np.union1d(name_part(before.train.rows), name_part(before.earlier)), name_part(old.rows))
-    if number := len(np.intersect1d(trained, name_part(new.rows))):
+        name = find_changed_sample(old, new)
+        return f"the content of the validation image {name} has changed" if name else ""
+    trained = np.setdiff1d(
+        np.union1d(name_hashes(before.train.rows), name_hashes(before.removed_rows)), name_hashes(old.rows)
+    )
+    if number := len(np.intersect1d(trained, name_hashes(new.rows))):
         return f"{number:,} of {new.images:,} validation images have been trained on"
-    if number := len(altered(old.rows, new.rows)):
-        return f"{number:,} of {new.images:,} validation images have another class or size than before"
-    added, gone = moved(old.rows, new.rows)
+    if number := len(changed_names(old.rows, new.rows)):
+        return f"{number:,} of {new.images:,} validation images have a different class or file size"
+    added, gone = added_and_removed(old.rows, new.rows)
     if len(added) or len(gone):
-        return f"{len(added):,} validation images were added and {len(gone):,} removed, so that scores do not compare"
-    return "the validation images are others than before"
+        return f"{len(added):,} validation images were added and {len(gone):,} removed, so scores are not comparable"
+    return "the validation images differ"
 
 
-def name_part(rows: Rows) -> Rows:
+def name_hashes(rows: Rows) -> Rows:
+    """Return the unique name hashes, the upper 6 bytes of the rows."""
     return np.unique(rows >> np.uint64(16))
 
 
-def altered(before: Rows, now: Rows) -> Rows:
-    """Names that both have, but with another class or size."""
-    common = np.intersect1d(name_part(before), name_part(now))
-    return np.setdiff1d(common, name_part(np.intersect1d(before, now)))
+def changed_names(before: Rows, now: Rows) -> Rows:
+    """Return the name hashes present in both, but with a different class or file size."""
+    common = np.intersect1d(name_hashes(before), name_hashes(now))
+    return np.setdiff1d(common, name_hashes(np.intersect1d(before, now)))
 
 
-def moved(before: Rows, now: Rows) -> tuple[Rows, Rows]:
-    """Rows whose names were added, and those whose names are gone."""
-    added = now[~np.isin(now >> np.uint64(16), name_part(before))]
-    return added, before[~np.isin(before >> np.uint64(16), name_part(now))]
+def added_and_removed(before: Rows, now: Rows) -> tuple[Rows, Rows]:
+    """Return the rows whose names were added, and those whose names were removed."""
+    added = now[~np.isin(now >> np.uint64(16), name_hashes(before))]
+    return added, before[~np.isin(before >> np.uint64(16), name_hashes(now))]
 
 
-def other_sample(before: Part, now: Part) -> str:
-    """The first image whose content was digested both times and differs."""
+def find_changed_sample(before: SplitFingerprint, now: SplitFingerprint) -> str:
+    """Return the name of a sampled image whose content has changed, or an empty string."""
     both = ((name, digest, now.samples.get(name)) for name, digest in before.samples.items())
     return next((name for name, old, new in both if old and new and old != new), "")

@@ -1,4 +1,4 @@
-"""Settings that are known to fail, found before the hours are spent."""
+"""Preflight checks: detect settings and data that are known to cause bad runs, before training."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitreous.data.base import ArrayDataset, Arrays, Dataset
-from vitreous.data.folder import Files
-from vitreous.data.memory import Decoded
+from vitreous.data.folder import PathDataset
+from vitreous.data.memory import DecodedDataset
 from vitreous.runs.prepare import Prepared
 from vitreous.runs.recipe import Recipe
 from vitreous.train.optim import SGD, AdamW, Muon
 
-FEWEST_TOKENS = 16
+MIN_TOKENS = 16
 HASHED_IMAGES = 20_000
 
 
 @dataclass(frozen=True)
 class Finding:
+    """A problem found by a preflight check, with a suggested remedy."""
+
     problem: str
     remedy: str
 
@@ -28,19 +30,19 @@ class Finding:
         return f"{self.problem}; {self.remedy}"
 
 
-def examine(recipe: Recipe, prepared: Prepared) -> list[Finding]:
-    """Everything that looks wrong, most telling first."""
+def preflight(recipe: Recipe, prepared: Prepared) -> list[Finding]:
+    """Run all checks and return their findings, the most important first."""
     return [finding for check in CHECKS for finding in check(recipe, prepared)]
 
 
 def too_few_tokens(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
     (stride_y, stride_x), (height, width) = prepared.model.strides[0], recipe.model.image_size
     tokens = -(-height // stride_y) * -(-width // stride_x)
-    if tokens < FEWEST_TOKENS:
+    if tokens < MIN_TOKENS:
         side = max(1, min(height, width) // 8)
         yield Finding(
             f"{height}×{width} pixels in patches of {stride_y}×{stride_x} leave {tokens} tokens: "
-            "the model hardly sees where anything is",
+            "too few to locate anything",
             f"use --model.patch-size {side} {side} or larger images",
         )
 
@@ -49,7 +51,7 @@ def no_warmup(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
     config = recipe.train
     if config.schedule.warmup == 0 and not isinstance(config.optimizer, SGD) and config.freeze_blocks != -1:
         yield Finding(
-            "no warm-up: transformers often diverge, or end worse, when they start at the full rate",
+            "no warm-up: transformers that start at the peak learning rate often diverge or end with lower accuracy",
             "use --train.schedule.warmup 0.05",
         )
 
@@ -60,11 +62,11 @@ def rate_too_high(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
         return
     if recipe.weights and lr > 1e-3 * config.batch_size / 256 * 2:
         yield Finding(
-            f"a rate of {lr:g} for a batch of {config.batch_size} soon overwrites what the weights know",
+            f"a learning rate of {lr:g} for a batch of {config.batch_size} will destroy the pretrained features",
             f"fine-tune with --train.optimizer.lr {1e-3 * config.batch_size / 256:.2g} and --train.layer-decay 0.75",
         )
     elif lr > 1e-2:
-        yield Finding(f"a rate of {lr:g} makes AdamW diverge", "use --train.optimizer.lr 1e-3")
+        yield Finding(f"a learning rate of {lr:g} makes AdamW diverge", "use --train.optimizer.lr 1e-3")
 
 
 def odd_normalization(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
@@ -77,9 +79,9 @@ def odd_normalization(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
     mean, std = values.mean(), values.std()
     if abs(mean) > 1.5 or not 0.2 < std < 5:
         yield Finding(
-            f"after normalization the images have mean {mean:.2f} and deviation {std:.2f}, "
-            "far from the 0 and 1 that models expect",
-            "check that mean and std are shares of 1 and belong to this data",
+            f"after normalization the images have mean {mean:.2f} and standard deviation {std:.2f}, "
+            "far from the expected 0 and 1",
+            "check that mean and std are those of this data, on a scale of 0 to 1",
         )
 
 
@@ -88,29 +90,29 @@ def too_few_steps(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
     steps = config.steps or config.epochs * max(1, len(prepared.train) // config.batch_size)
     if config.ema and steps < 3 / (1 - config.ema):
         yield Finding(
-            f"an average that keeps {config.ema:g} of itself needs some {3 / (1 - config.ema):,.0f} steps to forget "
-            f"the beginning, and there are {steps:,.0f}",
+            f"the weight average with decay {config.ema:g} needs about {3 / (1 - config.ema):,.0f} steps to forget the "
+            f"initial weights, and the run has {steps:,.0f}",
             "lower --train.ema or train longer",
         )
 
 
 def shared_images(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
     if prepared.valid is None:
-        yield Finding("there is no validation set, so nothing tells whether it learns", "use --data.valid-share 0.1")
+        yield Finding("there is no validation set, so generalization is not measured", "use --data.valid-share 0.1")
         return
     number = len(fingerprints(prepared.train) & fingerprints(prepared.valid))
     if number:
         yield Finding(
-            f"{number:,} validation images are in the training set too, so the accuracy will flatter",
-            "vitreous data inspect lists them; remove one of each",
+            f"{number:,} validation images are also in the training set, so the accuracy will be too optimistic",
+            "list them with vitreous data inspect, and remove the duplicates",
         )
 
 
 def fingerprints(data: Dataset) -> set[bytes]:
-    """Digests of images, or of files; of a very large set only the first, and of drawn scenes none."""
-    data = data.data if isinstance(data, Decoded) else data
+    """Return digests of the image files or arrays, at most ``HASHED_IMAGES``; empty for other datasets."""
+    data = data.data if isinstance(data, DecodedDataset) else data
     indices = np.arange(min(len(data), HASHED_IMAGES))
-    if isinstance(data, Files):
+    if isinstance(data, PathDataset):
         return {digest(data.paths[index].read_bytes()) for index in indices if data.paths[index].is_file()}
     if isinstance(data, Arrays):
         return {digest(data.images[index].tobytes()) for index in indices}

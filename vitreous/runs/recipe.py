@@ -1,6 +1,6 @@
-"""A recipe: model, data, augmentation, task and training in one object that a run can be repeated from.
+"""Recipes: model, data, augmentation, task and training of a reproducible run in one object.
 
-A recipe file holds one ``recipe = Recipe(…)`` and a docstring with its command and what it measured.
+A recipe file defines ``recipe = Recipe(…)``; its docstring gives the command and the measured results.
 """
 
 from __future__ import annotations
@@ -25,33 +25,41 @@ from vitreous.train.config import TrainConfig
 
 @dataclass(frozen=True)
 class DataConfig(Options):
-    source: str = "shapes"  # a folder, CSV file, shards, CIFAR's folder, or shapes | digits
+    """The data source of a run and its splits."""
+
+    source: str = "shapes"  # a folder, CSV file, shards, CIFAR folder, or the built-in shapes or digits
     _: KW_ONLY
-    valid_share: Rate = 0.1  # of each class held out where the data has no validation split; 0: none
-    valid: Literal["valid", "test"] = "valid"  # which split the run is measured on
-    memory: Literal["auto", "yes", "no"] = "auto"  # images decoded once and kept as bytes
-    limit: Count = 0  # only the first images of each split, when positive
-    seed: Count = 0  # of the held-out part
+    valid_share: Rate = 0.1  # fraction of each class to hold out if the data has no validation split; 0: none
+    valid: Literal["valid", "test"] = "valid"  # split to evaluate on
+    memory: Literal["auto", "yes", "no"] = "auto"  # cache decoded images in memory
+    limit: Count = 0  # maximum number of images per split, evenly spaced; 0: all
+    seed: Count = 0  # of the random held-out split
 
 
 @dataclass(frozen=True)
 class Recipe:
+    """All settings of a training run.
+
+    >>> recipe = Recipe(vt.find_config("vit_tiny_16"), DataConfig("photos/"), train=vt.TrainConfig(epochs=30))
+    >>> vt.train(recipe, output="runs/mine")
+    """
+
     model: ModelConfig
     data: DataConfig = field(default_factory=DataConfig)
     augment: Augment = field(default_factory=Augment)
     task: Task = field(default_factory=Classify)
     train: TrainConfig = field(default_factory=TrainConfig)
-    weights: str = ""  # a weights file or public name to start from; empty: from scratch
+    weights: str = ""  # pretrained weights: a file or a published name; empty: from scratch
 
     def smoke(self) -> Recipe:
-        """Two steps on a few drawn scenes: does it run at all?"""
+        """Return a smoke test of the recipe: two steps on 16 synthetic images, on the CPU."""
         data = replace(self.data, source="shapes", limit=16, valid="valid")
         short = replace(self.train, steps=2, batch_size=4, accumulate=1, log_every=1)
         plain = replace(short, compile=False, device="cpu", precision="fp32")
         return replace(self, data=data, train=plain, task=self.smoke_task(), weights="")
 
     def smoke_task(self) -> Task:
-        """A teacher that knows nothing stands in for one in a file."""
+        """Return the task, with a randomly initialized model in place of a distillation teacher."""
         if not isinstance(self.task, Distill):
             return self.task
         return self.task.override(teacher=self.model.override(num_classes=10).build())
@@ -63,10 +71,10 @@ class Recipe:
 
 
 def list_recipes() -> dict[str, str]:
-    """Recipe names with the first line of what they say about themselves."""
-    import vitreous.recipes as home
+    """Return the built-in recipes by name, with the first line of their docstrings."""
+    import vitreous.recipes as package
 
-    names = [module.name for module in pkgutil.iter_modules(home.__path__)]
+    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
     modules = {name: importlib.import_module(f"vitreous.recipes.{name}") for name in names}
     return {
         name: (module.__doc__ or "").strip().splitlines()[0]
@@ -76,28 +84,30 @@ def list_recipes() -> dict[str, str]:
 
 
 def find_recipe(name: str) -> Recipe:
-    """A recipe by name, or the ``recipe`` of a Python file."""
+    """Return a built-in recipe by name, or the ``recipe`` defined in a Python file."""
     if name.endswith(".py") or os.sep in name:
-        recipe = getattr(run_file(Path(name)), "recipe", None)
+        recipe = getattr(import_recipe_file(Path(name)), "recipe", None)
         if not isinstance(recipe, Recipe):
             has = "" if recipe is None else f" (its `recipe` is of the type {type(recipe).__name__})"
             raise ValueError(f"{name} defines no `recipe = Recipe(…)`{has}")
         return recipe
     known = list_recipes()
     if name not in known:
-        raise ValueError(f"there is no recipe {name!r}{did_you_mean(name, known)} (a file is given by its path, x.py)")
+        raise ValueError(
+            f"there is no recipe {name!r}{did_you_mean(name, known)} (give a recipe file by its path, as in x.py)"
+        )
     recipe = importlib.import_module(f"vitreous.recipes.{name}").recipe
     assert isinstance(recipe, Recipe)
     return recipe
 
 
-def run_file(path: Path) -> Any:
-    """The module that a Python file defines; whatever it raises is told with its line."""
+def import_recipe_file(path: Path) -> Any:
+    """Import a recipe file as a module; errors name the file and line."""
     if not path.is_file():
         raise ValueError(f"there is no recipe file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path) if path.suffix == ".py" else None
     if spec is None or spec.loader is None:
-        raise ValueError(f"{path} is no Python file; a recipe's name ends in .py")
+        raise ValueError(f"{path} is not a Python file; a recipe file ends in .py")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

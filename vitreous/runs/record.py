@@ -1,4 +1,4 @@
-"""What a finished run leaves in its folder beside the model: numbers, predictions, mistakes, a report."""
+"""Write the results of a finished run to its folder: metrics, predictions, worst mistakes, report."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from vitreous.data.base import Dataset
 from vitreous.data.loader import EvaluationLoader
 from vitreous.explain.record import record
 from vitreous.files import commit, write_atomically
-from vitreous.layers.attention import Seam
+from vitreous.layers.attention import AttentionOp
 from vitreous.models.base import Backbone, Model
 from vitreous.models.edit import rebuild
 from vitreous.pages.run import write_report
 from vitreous.runs.prepare import Prepared
 from vitreous.runs.recipe import Recipe
 from vitreous.samples import Masks
-from vitreous.train.loop import Outcome
+from vitreous.train.loop import TrainOutcome
 from vitreous.train.parallel import World
 from vitreous.weights.load import load_weights
 
@@ -31,7 +31,7 @@ SHOWN_MISTAKES, SHOWN_EXAMPLES = 12, 12
 
 def write_record(
     folder: Path,
-    outcome: Outcome,
+    outcome: TrainOutcome,
     prepared: Prepared,
     recipe: Recipe,
     *,
@@ -39,6 +39,7 @@ def write_record(
     command: str,
     facts: dict[str, str],
 ) -> None:
+    """Write ``result.json``, ``classes.json``, ``predictions.npz``, mistakes or examples, and ``report.html``."""
     result = {
         **outcome.metrics,
         "steps": outcome.steps,
@@ -66,17 +67,17 @@ def write_record(
         arrays = outcome.meter.arrays()
         write_arrays(folder / "predictions.npz", arrays)
         if prepared.model.spec.task == "classify":
-            model = kept_model(folder, prepared)
+            model = load_best_model(folder, prepared)
             assert isinstance(model, Backbone)
             write_arrays(folder / "mistakes.npz", worst_mistakes(model, prepared.valid, arrays))
         elif prepared.model.spec.task == "segment":
-            examples = segmented(kept_model(folder, prepared), prepared.valid)
+            examples = segmentation_examples(load_best_model(folder, prepared), prepared.valid)
             write_arrays(folder / "examples.npz", examples)
     write_report(folder)
 
 
-def kept_model(folder: Path, prepared: Prepared) -> Model:
-    """The best model of the run, also when its family is known to nobody else."""
+def load_best_model(folder: Path, prepared: Prepared) -> Model:
+    """Load the best model of the run, also for a custom model class."""
     model = rebuild(prepared.model.config, prepared.model.edits).eval()
     load_weights(model, folder / "model.safetensors")
     model.spec = prepared.model.spec
@@ -89,42 +90,42 @@ def write_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def segmented(model: Model, valid: Dataset) -> dict[str, NDArray[Any]]:
-    """A few validation images with their masks: the true one and the predicted one."""
+def segmentation_examples(model: Model, valid: Dataset) -> dict[str, NDArray[Any]]:
+    """Return some validation images with their true and predicted masks."""
     loader = EvaluationLoader(valid, model.spec.preprocess)
     chosen = np.linspace(0, len(valid) - 1, min(SHOWN_EXAMPLES, len(valid))).astype(np.int64)
-    found: dict[str, list[NDArray[Any]]] = {"images": [], "true": [], "predicted": []}
-    for _, batch in loader.part(chosen):
+    arrays: dict[str, list[NDArray[Any]]] = {"images": [], "true": [], "predicted": []}
+    for _, batch in loader.batches(chosen):
         with torch.inference_mode():
             masks = model.outputs(batch.inputs)["masks"].argmax(1).to(torch.uint8)
         assert isinstance(batch.targets, Masks)
-        found["images"].append(as_bytes(batch.images, model))
-        found["true"].append(batch.targets.values.numpy())
-        found["predicted"].append(masks.numpy())
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+        arrays["images"].append(denormalize(batch.images, model))
+        arrays["true"].append(batch.targets.values.numpy())
+        arrays["predicted"].append(masks.numpy())
+    return {name: np.concatenate(parts) for name, parts in arrays.items()}
 
 
 def worst_mistakes(model: Backbone, valid: Dataset, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The wrong answers the model was surest of, with what its last attention over the whole grid looked at."""
-    odds = torch.from_numpy(arrays["logits"]).softmax(1).numpy()
-    true, answer = arrays["targets"].argmax(1), odds.argmax(1)
-    sureness = np.where(answer == true, -1.0, odds.max(1))
-    worst = np.argsort(-sureness)[: min(SHOWN_MISTAKES, int((sureness >= 0).sum()))]
-    found = {"true": true[worst], "predicted": answer[worst], "probability": odds.max(1)[worst]}
+    """Return the most confident wrong predictions, with the attention map of the last global attention layer."""
+    probabilities = torch.from_numpy(arrays["logits"]).softmax(1).numpy()
+    true, predicted, confidence = arrays["targets"].argmax(1), probabilities.argmax(1), probabilities.max(1)
+    wrongness = np.where(predicted == true, -1.0, confidence)
+    worst = np.argsort(-wrongness)[: min(SHOWN_MISTAKES, int((wrongness >= 0).sum()))]
+    found = {"true": true[worst], "predicted": predicted[worst], "probability": confidence[worst]}
     if not len(worst):
         return found
     loader = EvaluationLoader(valid, model.spec.preprocess)
-    images = torch.cat([batch.images for _, batch in loader.part(arrays["indices"][worst])])
-    if any(isinstance(module, Seam) for module in model.modules()):
+    images = torch.cat([batch.images for _, batch in loader.batches(arrays["indices"][worst])])
+    if any(isinstance(module, AttentionOp) for module in model.modules()):
         with torch.inference_mode(), record(model) as trace:
             model(images)
-        if trace.looking():
+        if trace.self_attentions():
             found["attention"] = trace.mean_map().numpy()
-    return found | {"images": as_bytes(images, model)}
+    return found | {"images": denormalize(images, model)}
 
 
-def as_bytes(images: torch.Tensor, model: Model) -> NDArray[np.uint8]:
-    """Normalized images back as bytes (b, 3, y, x)."""
+def denormalize(images: torch.Tensor, model: Model) -> NDArray[np.uint8]:
+    """Undo the normalization; return bytes (b, 3, y, x)."""
     own = model.spec.preprocess
     mean, std = (torch.tensor(values)[:, None, None] for values in (own.mean, own.std))
     pixels = ((images * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)

@@ -1,4 +1,4 @@
-"""A finished run: the trained model, ready to use, and what is known about it."""
+"""The result of ``vt.train``."""
 
 from __future__ import annotations
 
@@ -8,37 +8,43 @@ from typing import Any
 
 from vitreous.deploy.predictor import Predictor
 from vitreous.models.base import Model
-from vitreous.runs.choose import Choice
-from vitreous.train.loop import Outcome
+from vitreous.runs.choose import ChosenSetting
+from vitreous.train.loop import TrainOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainResult(Outcome):
-    """What :func:`vitreous.train` returns: the best model in evaluation mode, its metrics, and the run's folder.
+class TrainResult(TrainOutcome):
+    """The result of :func:`vitreous.train`: the best model in evaluation mode, its metrics, and the run folder.
 
     >>> result = vt.train("vit_tiny_16", dataset)
-    >>> print(result)                            # metrics, what was chosen and why, what was noticed
+    >>> print(result)                            # metrics, chosen settings with reasons, notes
     >>> result.predictor()("photo.jpg")
     """
 
     model: Model = field(repr=False)
     folder: Path
-    chosen: tuple[Choice, ...] = field(default=(), repr=False)  # settings that nobody gave, each with its reason
+    chosen: tuple[ChosenSetting, ...] = field(default=(), repr=False)  # automatically chosen settings
     notes: tuple[str, ...] = field(default=(), repr=False)  # about data and weights
 
     @classmethod
     def of(
-        cls, outcome: Outcome, model: Model, folder: Path, chosen: tuple[Choice, ...], notes: tuple[str, ...]
+        cls,
+        outcome: TrainOutcome,
+        model: Model,
+        folder: Path,
+        chosen: tuple[ChosenSetting, ...],
+        notes: tuple[str, ...],
     ) -> TrainResult:
-        known = {each.name: getattr(outcome, each.name) for each in fields(Outcome)}
+        known = {each.name: getattr(outcome, each.name) for each in fields(TrainOutcome)}
         return cls(**known, model=model, folder=folder, chosen=chosen, notes=notes)
 
     @property
     def classes(self) -> tuple[str, ...]:
+        """The class names, in the order of the model's outputs."""
         return self.model.spec.labels.names
 
     def predictor(self, **options: Any) -> Predictor:
-        """A :class:`Predictor` for the model, with its options: ``predictor(top=3, engine="auto")``."""
+        """Create a :class:`Predictor` for the model with these options, as in ``predictor(top=3, engine="auto")``."""
         return Predictor(self.model, **options)
 
     def __str__(self) -> str:

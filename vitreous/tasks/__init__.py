@@ -1,6 +1,6 @@
-"""What a model is trained for: a loss for a batch, metrics for a whole set, predictions for an image.
+"""Tasks: a loss per batch, metrics per dataset, and typed predictions per image.
 
-TASKS is the table of all tasks by name: a new one is a file here and a line in it.
+``TASKS`` lists all tasks by name. To add one, subclass :class:`Task` in a module of this package and list it here.
 """
 
 from vitreous.tasks.base import Task

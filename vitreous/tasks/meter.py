@@ -1,4 +1,4 @@
-"""Metrics that are collected batch by batch and merged over processes."""
+"""Meters: metrics accumulated over batches and merged over processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Unit = Literal["share", "nats", "pixels"]
 
 
 class Metric(float):
-    """A number with its unit, and whether more of it is better."""
+    """A float with a unit and a direction (higher or lower is better)."""
 
     unit: Unit
     higher_is_better: bool
@@ -27,7 +27,7 @@ class Metric(float):
 
     @property
     def goodness(self) -> float:
-        """The value, or its negative where less is better: what the best checkpoint is chosen by."""
+        """The value, negated if lower is better; the best model is selected by its maximum."""
         return float(self) if self.higher_is_better else -float(self)
 
     def __str__(self) -> str:
@@ -39,31 +39,31 @@ def loss_metric(value: float) -> Metric:
 
 
 class Meter(ABC):
-    """Collects what a set's metrics need. Each image is added once, in any order, by any process."""
+    """Accumulates what a dataset's metrics need; each image is added once, in any order, on any process."""
 
     @abstractmethod
     def add(self, outputs: dict[str, Tensor], batch: Batch, indices: NDArray[np.int64]) -> None:
-        """Take in a batch; ``indices`` number its images within the set."""
+        """Add a batch; ``indices`` are the positions of its images in the dataset."""
 
     @abstractmethod
     def merge(self, other: Any) -> None:
-        """Take in what another process has collected."""
+        """Add the content of another process's meter."""
 
     @abstractmethod
     def result(self) -> dict[str, Metric]:
-        """The metrics; the first one chooses the best checkpoint."""
+        """Compute the metrics; the first one selects the best model."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many images were added."""
+        """Return the number of images added."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What a run's record keeps for the report."""
+        """Return arrays to be saved in ``predictions.npz`` for the run's report."""
         return {}
 
 
 class RowMeter(Meter):
-    """Keeps every image's scores and targets, sorted by image when they are read."""
+    """A meter that stores the scores and targets of every image."""
 
     def __init__(self, classes: tuple[str, ...]) -> None:
         self.classes = classes
@@ -71,7 +71,7 @@ class RowMeter(Meter):
 
     @abstractmethod
     def scores(self, outputs: dict[str, Tensor]) -> Tensor:
-        """One row of scores per image."""
+        """Extract one row of scores per image."""
 
     def add(self, outputs: dict[str, Tensor], batch: Batch, indices: NDArray[np.int64]) -> None:
         targets: Any = batch.targets
@@ -84,6 +84,7 @@ class RowMeter(Meter):
         return sum(len(indices) for _, _, indices in self.rows)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return logits, targets and dataset indices, sorted by index."""
         if not self.rows:
             empty = np.zeros((0, len(self.classes)), np.float32)
             return {"logits": empty, "targets": empty, "indices": np.zeros(0, np.int64)}

@@ -1,7 +1,7 @@
-"""How good answers are: pure functions of arrays.
+"""Classification metrics as pure functions of NumPy arrays.
 
-``scores`` (n, k) are logits or probabilities, ``labels`` (n,) the numbers of the true classes. Curves of one class
-take its ``scores`` (n,) and ``targets`` (n,): 1, 0, and NaN where nobody knows, which is left out.
+``scores`` (n, k) are logits or probabilities, ``labels`` (n,) the indices of the true classes. AUROC and average
+precision take the ``scores`` (n,) and ``targets`` (n,) of a single class; targets are 1, 0, or NaN (unknown, ignored).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def softmax(logits: Array) -> Array:
 
 
 def accuracy(scores: Array, labels: Array) -> float:
-    """The share of images whose highest score is the true class's."""
+    """Compute the top-1 accuracy."""
     return top_k(scores, labels, k=1)
 
 
 def top_k(scores: Array, labels: Array, *, k: int) -> float:
-    """The share whose true class is among the ``k`` highest scores; of equal ones the earlier class is higher."""
-    check(scores, labels)
+    """Compute the top-k accuracy; ties rank the class with the lower index first."""
+    check_scores(scores, labels)
     own = np.take_along_axis(scores, labels[:, None], axis=1)
     earlier = np.arange(scores.shape[1]) < labels[:, None]
     rank = ((scores > own) | ((scores == own) & earlier)).sum(axis=1)
@@ -36,8 +36,8 @@ def top_k(scores: Array, labels: Array, *, k: int) -> float:
 
 
 def confusion(scores: Array, labels: Array) -> NDArray[np.int64]:
-    """How often class i (row) was taken for class j (column)."""
-    check(scores, labels)
+    """Compute the confusion matrix (k, k): true classes as rows, predicted classes as columns."""
+    check_scores(scores, labels)
     num_classes = scores.shape[1]
     cells = labels * num_classes + scores.argmax(axis=1)
     return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
@@ -45,54 +45,57 @@ def confusion(scores: Array, labels: Array) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class PerClass:
-    """One value per class, NaN where it would be 0 / 0."""
+    """Precision, recall, F1 and support of every class (k,); NaN where 0 / 0."""
 
-    precision: NDArray[np.float64]  # of those called so, the share that is
-    recall: NDArray[np.float64]  # of those that are, the share called so
+    precision: NDArray[np.float64]  # correct / predicted as the class
+    recall: NDArray[np.float64]  # correct / belonging to the class
     f1: NDArray[np.float64]  # 2 · precision · recall / (precision + recall)
-    support: NDArray[np.int64]  # how many are
+    support: NDArray[np.int64]  # number of images of the class
 
 
 def per_class(matrix: Array) -> PerClass:
-    """From a confusion matrix with the true classes as rows."""
-    right, called, support = np.diag(matrix), matrix.sum(axis=0), matrix.sum(axis=1)
-    return PerClass(ratio(right, called), ratio(right, support), ratio(2 * right, called + support), support)
+    """Compute per-class metrics from a confusion matrix with the true classes as rows."""
+    correct, predicted, support = np.diag(matrix), matrix.sum(axis=0), matrix.sum(axis=1)
+    return PerClass(
+        ratio(correct, predicted), ratio(correct, support), ratio(2 * correct, predicted + support), support
+    )
 
 
-def ratio(part: Array, whole: Array) -> NDArray[np.float64]:
-    return np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)
+def ratio(numerator: Array, denominator: Array) -> NDArray[np.float64]:
+    """Divide elementwise, with NaN where the denominator is zero."""
+    return np.divide(numerator, denominator, out=np.full(len(denominator), np.nan), where=denominator > 0)
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """Answers sorted into bins of equal width by their confidence; an empty bin has NaN for both means."""
+    """Reliability diagram: predictions in confidence bins of equal width; empty bins have NaN means."""
 
-    edges: NDArray[np.float64]  # one more than bins
+    edges: NDArray[np.float64]  # (bins + 1,)
     count: NDArray[np.int64]
-    confidence: NDArray[np.float64]  # mean probability of the answers given
-    accuracy: NDArray[np.float64]  # share of them that were right
+    confidence: NDArray[np.float64]  # mean confidence per bin
+    accuracy: NDArray[np.float64]  # accuracy per bin
 
     @property
     def error(self) -> float:
-        """Σ over bins of (count / n) · |accuracy − confidence|."""
+        """Expected calibration error: Σ over bins of (count / n) · |accuracy − confidence|."""
         gaps = np.nan_to_num(np.abs(self.accuracy - self.confidence))
         return float((self.count * gaps).sum() / self.count.sum())
 
 
 def reliability(probabilities: Array, labels: Array, *, bins: int = 15) -> Reliability:
-    """How often answers given with some confidence, the highest probability, are right. A bin holds its upper edge."""
-    check(probabilities, labels)
+    """Compute the accuracy per bin of confidence, the highest probability. A bin includes its upper edge."""
+    check_scores(probabilities, labels)
     confidence = probabilities.max(axis=1).astype(np.float64)
-    right = probabilities.argmax(axis=1) == labels
+    correct = probabilities.argmax(axis=1) == labels
     edges = np.linspace(0, 1, bins + 1)
-    places = np.clip(np.digitize(confidence, edges, right=True) - 1, 0, bins - 1)
-    count = np.bincount(places, minlength=bins)
-    sums = (np.bincount(places, weights=values, minlength=bins) for values in (confidence, right))
+    indices = np.clip(np.digitize(confidence, edges, right=True) - 1, 0, bins - 1)
+    count = np.bincount(indices, minlength=bins)
+    sums = (np.bincount(indices, weights=values, minlength=bins) for values in (confidence, correct))
     return Reliability(edges, count, *(ratio(total, count) for total in sums))
 
 
 def calibration_error(probabilities: Array, labels: Array, *, bins: int = 15) -> float:
-    """Expected calibration error: 0 when of the answers given with 80 % confidence 80 % are right, and so on.
+    """Compute the expected calibration error (ECE): 0 if predictions with 80 % confidence are correct 80 % of the time.
 
     Σ over ``bins`` of equal width of (count / n) · |accuracy − mean confidence|, confidence being the highest
     probability ("On Calibration of Modern Neural Networks", Guo et al. 2017, arXiv 1706.04599).
@@ -101,53 +104,54 @@ def calibration_error(probabilities: Array, labels: Array, *, bins: int = 15) ->
 
 
 def auroc(scores: Array, targets: Array) -> float:
-    """The chance that a positive scores above a negative, ties counting half; NaN when one kind is missing.
+    """Compute the area under the ROC curve; NaN without positives or without negatives.
 
-    By the sum of ranks: (Σ ranks of positives − P(P + 1)/2) / (P · N), equal scores sharing their mean rank.
+    As a rank sum: (Σ ranks of positives − P(P + 1)/2) / (P · N), where tied scores share their mean rank.
     """
-    scores, positive = known(scores, targets)
+    scores, positive = drop_unknown(scores, targets)
     num_positive = int(positive.sum())
     num_negative = len(positive) - num_positive
     if not num_positive or not num_negative:
         return math.nan
-    _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(count) - (count - 1) / 2)[place]
+    _, inverse, count = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(count) - (count - 1) / 2)[inverse]
     return float((ranks[positive].sum() - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))
 
 
 def average_precision(scores: Array, targets: Array) -> float:
-    """Σ (recallᵢ − recallᵢ₋₁) · precisionᵢ over falling thresholds i, one per distinct score; NaN without positives."""
-    scores, positive = known(scores, targets)
+    """Compute Σ (recallᵢ − recallᵢ₋₁) · precisionᵢ, with each distinct score as a threshold; NaN without positives."""
+    scores, positive = drop_unknown(scores, targets)
     if not positive.any():
         return math.nan
-    _, place = np.unique(-scores, return_inverse=True)
-    called = np.cumsum(np.bincount(place))
-    gained = np.bincount(place, weights=positive)
-    return float((gained * np.cumsum(gained) / called).sum() / positive.sum())
+    _, inverse = np.unique(-scores, return_inverse=True)
+    predicted = np.cumsum(np.bincount(inverse))
+    new_hits = np.bincount(inverse, weights=positive)
+    return float((new_hits * np.cumsum(new_hits) / predicted).sum() / positive.sum())
 
 
-def known(scores: Array, targets: Array) -> tuple[Array, NDArray[np.bool_]]:
-    """The scores whose target is known, and which of those are positive."""
+def drop_unknown(scores: Array, targets: Array) -> tuple[Array, NDArray[np.bool_]]:
+    """Drop scores with unknown targets; return the others and whether each is positive."""
     if scores.shape != targets.shape or scores.ndim != 1:
-        raise ValueError(f"one score per target is needed, got shapes {scores.shape} and {targets.shape}")
-    there = ~np.isnan(targets)
-    check_numbers(scores[there])
-    return scores[there], targets[there] > 0.5
+        raise ValueError(f"scores and targets must have the same shape (n,), got {scores.shape} and {targets.shape}")
+    known = ~np.isnan(targets)
+    check_not_nan(scores[known])
+    return scores[known], targets[known] > 0.5
 
 
-def check(scores: Array, labels: Array) -> None:
+def check_scores(scores: Array, labels: Array) -> None:
+    """Raise ValueError for wrong shapes, labels out of range, or NaN scores."""
     if scores.ndim != 2 or labels.shape != scores.shape[:1] or not len(labels):
         raise ValueError(
-            f"scores (n, classes) and labels (n,) of at least one image are needed, "
+            f"expected scores (n, classes) and labels (n,) of at least one image, "
             f"got shapes {scores.shape} and {labels.shape}"
         )
     if labels.min() < 0 or labels.max() >= scores.shape[1]:
         raise ValueError(
-            f"labels must lie in 0 … {scores.shape[1] - 1}, got some from {labels.min()} to {labels.max()}"
+            f"labels must lie in 0 … {scores.shape[1] - 1}, got values from {labels.min()} to {labels.max()}"
         )
-    check_numbers(scores)
+    check_not_nan(scores)
 
 
-def check_numbers(scores: Array) -> None:
+def check_not_nan(scores: Array) -> None:
     if np.isnan(scores).any():
-        raise ValueError("some scores are NaN, so nothing can be measured: the model has probably diverged")
+        raise ValueError("some scores are NaN: the model has probably diverged")

@@ -1,4 +1,4 @@
-"""What a model predicts for one image, typed: printed, drawn onto the image, written as JSON."""
+"""Typed predictions for one image, which can be printed, drawn onto the image and written as JSON."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import Tensor
 from vitreous.samples import IGNORED
 from vitreous.spec import Size
 
-GOLDEN = 0.61803398875  # steps of the color wheel by it keep neighbors apart, however many there are
+GOLDEN_RATIO = 0.61803398875  # hue step that keeps the colors of any number of classes apart
 
 
-class Undoes(Protocol):
-    """What a prediction must know of the view its image was seen through (``data/view.py``)."""
+class InverseView(Protocol):
+    """The part of a view (``data/view.py``) that maps predictions back onto the source image."""
 
     @property
     def source(self) -> Size: ...
@@ -29,22 +29,23 @@ class Undoes(Protocol):
 
 
 class Prediction(ABC):
-    """What a model says of one image."""
+    """Base class of predictions for one image."""
 
     @abstractmethod
-    def to_json(self) -> dict[str, Any]: ...
+    def to_json(self) -> dict[str, Any]:
+        """Return the prediction as JSON-serializable values."""
 
     @abstractmethod
     def __str__(self) -> str: ...
 
     def draw(self, image: Image.Image) -> Image.Image:
-        """The image with the prediction written or painted on it."""
-        return captioned(image, str(self))
+        """Return a copy of the image with the prediction drawn on or below it."""
+        return with_caption(image, str(self))
 
 
 @dataclass(frozen=True)
 class ClassScores(Prediction):
-    """The best classes of an image, best first, with their probabilities, which sum to 1 over all classes."""
+    """The most probable classes of an image, in descending order, with their softmax probabilities."""
 
     classes: tuple[str, ...]
     probabilities: tuple[float, ...]
@@ -64,7 +65,7 @@ class ClassScores(Prediction):
 
 @dataclass(frozen=True)
 class LabelScores(Prediction):
-    """The most likely labels of an image, with a probability of its own for each."""
+    """The most probable labels of an image, in descending order, with an independent probability for each."""
 
     classes: tuple[str, ...]
     probabilities: tuple[float, ...]
@@ -77,7 +78,7 @@ class LabelScores(Prediction):
 
     @property
     def present(self) -> tuple[str, ...]:
-        """The labels at least as likely as the threshold, of those that are listed."""
+        """The listed labels whose probability is at least the threshold."""
         both = zip(self.classes, self.probabilities, strict=True)
         return tuple(name for name, probability in both if probability >= self.threshold)
 
@@ -92,14 +93,14 @@ class LabelScores(Prediction):
 
 @dataclass(frozen=True)
 class Segmentation(Prediction):
-    """A class for every pixel of the source image; 255 where the model did not see it."""
+    """A class index for every pixel of the source image; 255 outside the model's view."""
 
     mask: NDArray[np.uint8] = field(repr=False)  # (y, x)
-    classes: tuple[str, ...]  # by value
+    classes: tuple[str, ...]  # by index
 
     @property
     def shares(self) -> dict[str, float]:
-        """The share of the pixels seen that each class covers, largest first."""
+        """The fraction of pixels of each class, in descending order, ignoring pixels outside the view."""
         count = np.bincount(self.mask[self.mask != IGNORED], minlength=len(self.classes))
         total = max(1, int(count.sum()))
         return {self.classes[i]: float(count[i]) / total for i in np.argsort(-count, kind="stable") if count[i]}
@@ -109,7 +110,7 @@ class Segmentation(Prediction):
         return next(iter(self.shares), "")
 
     def to_json(self) -> dict[str, Any]:
-        """``runs`` are (class, length) in raster order."""
+        """Return the mask run-length encoded: ``runs`` are (class, length) in raster order."""
         flat = self.mask.reshape(-1)
         starts = np.flatnonzero(np.diff(flat, prepend=flat[0] + 1))
         lengths = np.diff(np.append(starts, len(flat)))
@@ -117,9 +118,9 @@ class Segmentation(Prediction):
         return {"size": list(self.mask.shape), "classes": list(self.classes), "shares": self.shares, "runs": runs}
 
     def draw(self, image: Image.Image, opacity: float = 0.55) -> Image.Image:
-        """Classes as colors laid over the image; the first class, the background by custom, stays clear."""
+        """Overlay the classes as colors; class 0, by convention the background, stays transparent."""
         palette = np.zeros((256, 3), dtype=np.uint8)
-        palette[: len(self.classes)] = [color(index) for index in range(len(self.classes))]
+        palette[: len(self.classes)] = [class_color(index) for index in range(len(self.classes))]
         paint = Image.fromarray(palette[self.mask])
         strength = np.where((self.mask == 0) | (self.mask == IGNORED), 0, round(255 * opacity)).astype(np.uint8)
         return Image.composite(paint, image.convert("RGB"), Image.fromarray(strength))
@@ -130,7 +131,7 @@ class Segmentation(Prediction):
 
 @dataclass(frozen=True)
 class Detections(Prediction):
-    """Objects in the source image, most certain first: boxes are left, top, right, bottom in pixels."""
+    """Objects in the source image by descending score; boxes are (left, top, right, bottom) in pixels."""
 
     boxes: NDArray[np.float32]  # (n, 4)
     classes: tuple[str, ...]
@@ -142,7 +143,7 @@ class Detections(Prediction):
         return {"objects": [{"name": name, "score": score, "box": box} for name, score, box in rows]}
 
     def to_coco(self, image_id: int) -> list[dict[str, Any]]:
-        """Results as COCO's evaluation reads them: boxes are x, y, width, height."""
+        """Return COCO results, with boxes as (x, y, width, height)."""
         rows = zip(self.indices, self.scores, self.boxes.tolist(), strict=True)
         return [
             {"image_id": image_id, "category_id": index, "score": score, "bbox": [x0, y0, x1 - x0, y1 - y0]}
@@ -153,25 +154,25 @@ class Detections(Prediction):
         drawn = image.convert("RGB")
         pen = ImageDraw.Draw(drawn)
         for index, name, score, box in zip(self.indices, self.classes, self.scores, self.boxes.tolist(), strict=True):
-            pen.rectangle(box, outline=color(index), width=max(1, min(drawn.size) // 150))
-            pen.text((box[0] + 2, box[1] + 1), f"{name} {score:.0%}", fill=color(index))
+            pen.rectangle(box, outline=class_color(index), width=max(1, min(drawn.size) // 150))
+            pen.text((box[0] + 2, box[1] + 1), f"{name} {score:.0%}", fill=class_color(index))
         return drawn
 
     def __str__(self) -> str:
         both = zip(self.classes, self.scores, strict=True)
-        return ", ".join(f"{name} {score:.0%}" for name, score in both) or "nothing"
+        return ", ".join(f"{name} {score:.0%}" for name, score in both) or "no objects"
 
 
-def color(index: int) -> tuple[int, int, int]:
-    """A color for a class, far from its neighbors' on the wheel."""
-    hue = Image.new("HSV", (1, 1), (int(255 * (index * GOLDEN % 1)), 200, 235)).convert("RGB").getpixel((0, 0))
+def class_color(index: int) -> tuple[int, int, int]:
+    """Return a color for a class index, with well-separated hues for consecutive indices."""
+    hue = Image.new("HSV", (1, 1), (int(255 * (index * GOLDEN_RATIO % 1)), 200, 235)).convert("RGB").getpixel((0, 0))
     assert isinstance(hue, tuple)
     red, green, blue = (int(value) for value in hue)
     return red, green, blue
 
 
-def captioned(image: Image.Image, text: str) -> Image.Image:
-    """The image with a line of text below it."""
+def with_caption(image: Image.Image, text: str) -> Image.Image:
+    """Return the image with a line of text below it."""
     shown = image.convert("RGB")
     canvas = Image.new("RGB", (shown.width, shown.height + 14), "white")
     canvas.paste(shown)

@@ -1,10 +1,10 @@
-"""A class per pixel.
+"""Semantic segmentation: one class per pixel.
 
     loss = −1/(B·Y·X) Σ log softmax(z)[t]        over the pixels whose target t is known (255 is not)
 
-Dividing by all pixels rather than by the known makes the loss of a batch the mean of its parts' losses, however many
-processes share it. Measured by the intersection over union of each class, IoU = TP / (TP + FP + FN) counted over all
-pixels of the set, and its mean over the classes that occur (mIoU).
+Dividing by all pixels rather than by the known ones makes the loss of a batch the mean of its micro-batches' losses,
+whatever their number. The metrics are the intersection over union per class, IoU = TP / (TP + FP + FN) over all pixels
+of the dataset, and its mean over the classes that occur (mIoU).
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ from vitreous.samples import IGNORED, Batch, Masks, Targets
 from vitreous.spec import Spec
 from vitreous.tasks.base import Objective, Outputs, Task
 from vitreous.tasks.meter import Meter, Metric, loss_metric
-from vitreous.tasks.predictions import Segmentation, Undoes
+from vitreous.tasks.predictions import InverseView, Segmentation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment(Task):
-    """Each pixel belongs to one class."""
+    """Semantic segmentation with pixel-wise cross-entropy; pixels with target 255 are ignored."""
 
     name: ClassVar[str] = "segment"
     targets: ClassVar[type[Targets]] = Masks
-    meaning: ClassVar[str] = "segment"
-    sees_all: ClassVar[bool] = True
-    smoothing: Rate = 0.0  # share of every target that is spread evenly over all classes
+    output_task: ClassVar[str] = "segment"
+    needs_full_image: ClassVar[bool] = True
+    smoothing: Rate = 0.0  # label smoothing
 
     def start(self, spec: Spec, device: str) -> Objective:
-        return PixelLoss(self.smoothing)
+        return SegmentObjective(self.smoothing)
 
     @classmethod
-    def decode(cls, outputs: Outputs, spec: Spec, views: Sequence[Undoes] = (), *, top: int = 5) -> list[Segmentation]:
+    def decode(
+        cls, outputs: Outputs, spec: Spec, views: Sequence[InverseView] = (), *, top: int = 5
+    ) -> list[Segmentation]:
         logits = outputs["masks"]
         classes = tuple(spec.labels[index] for index in range(logits.shape[1]))
         masks: Any = logits.argmax(1).to(torch.uint8).cpu().numpy()
@@ -51,27 +53,27 @@ class Segment(Task):
         return [Segmentation(mask, classes) for mask in masks]
 
 
-class PixelLoss(Objective):
-    """Cross-entropy of every known pixel."""
+class SegmentObjective(Objective):
+    """Pixel-wise cross-entropy."""
 
     def __init__(self, smoothing: float) -> None:
         self.smoothing = smoothing
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        return {"loss": pixel_entropy(outputs["masks"], masks_of(batch), smoothing=self.smoothing)}
+        return {"loss": pixel_cross_entropy(outputs["masks"], mask_targets(batch), smoothing=self.smoothing)}
 
     def monitor(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        masks = masks_of(batch)
+        masks = mask_targets(batch)
         known = masks != IGNORED
-        right = (outputs["masks"].argmax(1) == masks) & known
-        return {"pixel_accuracy": right.sum() / known.sum().clamp(min=1)}
+        correct = (outputs["masks"].argmax(1) == masks) & known
+        return {"pixel_accuracy": correct.sum() / known.sum().clamp(min=1)}
 
     def meter(self, classes: tuple[str, ...]) -> Meter:
         return PixelMeter(classes)
 
 
 class PixelMeter(Meter):
-    """A confusion matrix over all pixels, and the sum of their losses."""
+    """Accumulates a confusion matrix over all pixels, and the loss."""
 
     def __init__(self, classes: tuple[str, ...]) -> None:
         self.classes = classes
@@ -79,8 +81,8 @@ class PixelMeter(Meter):
         self.loss, self.images = 0.0, 0
 
     def add(self, outputs: dict[str, Tensor], batch: Batch, indices: NDArray[np.int64]) -> None:
-        logits, masks = outputs["masks"], masks_of(batch)
-        self.loss += float(pixel_entropy(logits, masks)) * len(masks)
+        logits, masks = outputs["masks"], mask_targets(batch)
+        self.loss += float(pixel_cross_entropy(logits, masks)) * len(masks)
         known = masks != IGNORED
         cells = masks[known].long() * len(self.classes) + logits.argmax(1)[known]
         counts = torch.bincount(cells, minlength=len(self.classes) ** 2).cpu().numpy()
@@ -96,13 +98,13 @@ class PixelMeter(Meter):
         return self.images
 
     def result(self) -> dict[str, Metric]:
-        hits, everything = np.diag(self.confusion), self.confusion.sum()
+        hits, total = np.diag(self.confusion), self.confusion.sum()
         union = self.confusion.sum(0) + self.confusion.sum(1) - hits
         occurs = union > 0
         iou = np.divide(hits, union, out=np.full(len(hits), np.nan), where=occurs)
         return {
             "miou": Metric(float(np.nanmean(iou)) if occurs.any() else float("nan")),
-            "pixel_accuracy": Metric(float(hits.sum() / max(1, everything))),
+            "pixel_accuracy": Metric(float(hits.sum() / max(1, total))),
             "loss": loss_metric(self.loss / max(1, self.images)),
             **{f"iou/{name}": Metric(float(v)) for name, v in zip(self.classes, iou, strict=True) if not np.isnan(v)},
         }
@@ -111,21 +113,21 @@ class PixelMeter(Meter):
         return {"confusion": self.confusion}
 
 
-def masks_of(batch: Batch) -> UInt8[Tensor, "b y x"]:
-    """The masks of a batch."""
+def mask_targets(batch: Batch) -> UInt8[Tensor, "b y x"]:
+    """Return the masks of a batch."""
     if not isinstance(batch.targets, Masks):
-        raise ValueError(f"segmentation learns from masks, the data has {batch.targets.words}")
+        raise ValueError(f"segmentation needs masks, the data has {batch.targets.description}")
     return batch.targets.values
 
 
-def pixel_entropy(
+def pixel_cross_entropy(
     logits: Float[Tensor, "b k y x"], masks: UInt8[Tensor, "b y x"], *, smoothing: float = 0.0
 ) -> Float[Tensor, ""]:
-    """Cross-entropy summed over the known pixels and divided by the number of all."""
+    """Sum the cross-entropy over the known pixels and divide by the number of all pixels."""
     if logits.shape[2:] != masks.shape[1:] or len(logits) != len(masks):
         raise ValueError(
-            f"the model answers with {tuple(logits.shape)} (images, classes, height, width), the masks have "
-            f"{tuple(masks.shape)}; both must have the same images, height and width"
+            f"the logits have shape {tuple(logits.shape)} (images, classes, height, width), the masks "
+            f"{tuple(masks.shape)}; the number of images, height and width must match"
         )
     losses = F.cross_entropy(
         logits.float(), masks.long(), ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum"

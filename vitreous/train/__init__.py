@@ -1,1 +1,1 @@
-"""How to learn: the loop and its parts. Nothing here knows a concrete model or task."""
+"""The training loop and its parts, independent of any particular model or task."""

@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or not there, and the newest whole one found again.
+"""Atomic, verified checkpoints.
 
-A checkpoint is its tensors (``step-00000500.safetensors``, or with sharded training a folder that
-``torch.distributed.checkpoint`` writes) and a small JSON of the same name, written last, that holds sizes and digests.
-Without its JSON a checkpoint does not count; with a wrong digest it is passed over for the one before.
+A checkpoint consists of its tensors (``step-00000500.safetensors``, or with sharded training a folder written by
+``torch.distributed.checkpoint``) and a JSON manifest of the same name with sizes and digests, written last. A
+checkpoint without a manifest is ignored; one with a wrong digest is skipped in favor of the previous one.
 """
 
 from __future__ import annotations
@@ -32,29 +32,35 @@ State = dict[str, Tensor]
 
 
 class Checkpoints:
+    """The checkpoints of a run: write the newest, keep the last ``keep``, restore the newest intact one."""
+
     def __init__(self, folder: Path, *, keep: int, world: World) -> None:
         self.folder, self.keep, self.world = folder, keep, world
-        #: What was wrong with those that were passed over, in words.
-        self.complaints: list[str] = []
+        #: Messages about failed writes and skipped checkpoints.
+        self.warnings: list[str] = []
 
     def save(self, step: int, state: State, *, seconds: float = 0.0) -> Path | None:
-        """The new checkpoint's description; None when it could not be written, with a complaint that says why."""
+        """Write a checkpoint and return the path of its manifest; on failure add a warning and return None."""
         name = f"step-{step:08}"
         sharded = any(isinstance(value, DTensor) for value in state.values())
         about = {"step": step, "seconds": seconds, "processes": self.world.size}
         for write in (
             lambda: self.write_shards(name, state) if sharded else self.write_file(name, state),
-            lambda: self.describe(name, about),
+            lambda: self.write_description(name, about),
         ):
-            problem = self.attempt(write)
-            if self.world.anyone(problem is not None):  # all give up together, so that nobody waits for another
-                self.complaints.append(f"the checkpoint of step {step} could not be written ({problem or 'elsewhere'})")
+            problem = self.try_write(write)
+            if self.world.any_rank(
+                problem is not None
+            ):  # a rank that went on alone would deadlock at the next collective
+                self.warnings.append(
+                    f"the checkpoint of step {step} could not be written ({problem or 'on another process'})"
+                )
                 return None
-        self.attempt(lambda: self.forget_old(name))
+        self.try_write(lambda: self.delete_old(name))
         return self.folder / f"{name}.json"
 
-    def attempt(self, write: Callable[[], None]) -> str | None:
-        """What went wrong, in a few words."""
+    def try_write(self, write: Callable[[], None]) -> str | None:
+        """Run ``write``; return a short error message if it fails."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write()
@@ -62,12 +68,12 @@ class Checkpoints:
             return getattr(error, "strerror", None) or str(error).split("\n")[0]
         return None
 
-    def describe(self, name: str, about: dict[str, Any]) -> None:
-        """The small JSON that makes a checkpoint count."""
+    def write_description(self, name: str, about: dict[str, Any]) -> None:
+        """Write the manifest, which completes the checkpoint."""
         if self.world.is_main:
             sharded = self.folder / name
             content = sorted(sharded.iterdir()) if sharded.is_dir() else [self.folder / f"{name}.safetensors"]
-            files = [fingerprint(path, self.folder) for path in content]
+            files = [file_entry(path, self.folder) for path in content]
             write_atomically(self.folder / f"{name}.json", json.dumps(about | {"files": files}, indent=1).encode())
 
     def write_file(self, name: str, state: State) -> None:
@@ -79,11 +85,11 @@ class Checkpoints:
         path = self.folder / name
         if self.world.is_main and path.exists():
             shutil.rmtree(path)
-        self.world.wait()
+        self.world.barrier()
         save_shards(dict(state), checkpoint_id=str(path))
 
-    def forget_old(self, newest: str) -> None:
-        """Keep the last up to the newest; take away older ones, later ones of a run before, and what is unfinished."""
+    def delete_old(self, newest: str) -> None:
+        """Keep the last checkpoints up to ``newest``; delete all others and incomplete files."""
         if not self.world.is_main:
             return
         known = sorted(path.stem for path in self.folder.glob("step-*.json") if path.stem <= newest)
@@ -93,37 +99,38 @@ class Checkpoints:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def newest(self) -> Path | None:
-        """The description of the newest checkpoint that is whole; complaints say what was passed over."""
+        """Return the manifest of the newest intact checkpoint, adding a warning for each one skipped."""
         for path in sorted(self.folder.glob("step-*.json"), reverse=True):
-            if problem := self.problem(path):
-                self.complaints.append(f"{path.stem} is passed over: {problem}")
+            if problem := self.find_damage(path):
+                self.warnings.append(f"skipped {path.stem}: {problem}")
             else:
                 return path
         return None
 
-    def problem(self, path: Path) -> str | None:
+    def find_damage(self, path: Path) -> str | None:
+        """Compare files with the sizes and digests in the manifest; return what is wrong, or None."""
         try:
             for file in read_description(path)["files"]:
-                if fingerprint(self.folder / file["name"], self.folder) != file:
+                if file_entry(self.folder / file["name"], self.folder) != file:
                     return f"{file['name']} is damaged"
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            return f"it cannot be read ({error})"
+            return f"unreadable ({error})"
         return None
 
     def load(self, path: Path, wanted: Mapping[str, Tensor]) -> tuple[int, float]:
-        """Fill the wanted tensors in place, however many processes wrote them; returns step and seconds so far."""
+        """Load into ``wanted`` in place, whatever the number of writing processes; return step and training time."""
         about = read_description(path)
         sharded = path.with_suffix("")
         if sharded.is_dir():
-            with warnings.catch_warnings():  # one process may read what many wrote
+            with warnings.catch_warnings():  # a single process may read the shards of several
                 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
                 load_shards(dict(wanted), checkpoint_id=str(sharded), no_dist=self.world.size == 1)
         else:
-            fill(wanted, load_file(path.with_suffix(".safetensors")))
+            copy_into(wanted, load_file(path.with_suffix(".safetensors")))
         return about["step"], about["seconds"]
 
     def contents(self, path: Path) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of what a checkpoint holds."""
+        """Return the shape of every tensor in a checkpoint, by name."""
         sharded = path.with_suffix("")
         if sharded.is_dir():
             entries: dict[str, Any] = FileSystemReader(str(sharded)).read_metadata().state_dict_metadata
@@ -132,7 +139,8 @@ class Checkpoints:
 
 
 @torch.no_grad()
-def fill(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+def copy_into(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    """Copy tensors by name in place, sharding them where the target is a DTensor."""
     for name, target in wanted.items():
         value = found[name]
         if isinstance(target, DTensor):
@@ -141,24 +149,27 @@ def fill(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """A checkpoint's JSON, which must speak of this checkpoint and in the right types."""
+    """Read and validate a checkpoint's manifest."""
     with open_file(path) as file:
         about = json.loads(file.read())
     step, seconds, files = about["step"], about["seconds"], about["files"]
     if type(step) is not int or path.stem != f"step-{step:08}" or not files or not isinstance(files, list):
-        raise ValueError(f"it is no description of {path.stem}")
+        raise ValueError(f"not a manifest of {path.stem}")
     if not isinstance(seconds, int | float) or not math.isfinite(seconds):
-        raise ValueError(f"its seconds are {seconds!r}")
+        raise ValueError(f"seconds must be a finite number, got {seconds!r}")
     return {"step": step, "seconds": float(seconds), "files": files}
 
 
-def fingerprint(path: Path, below: Path) -> dict[str, Any]:
+def file_entry(path: Path, below: Path) -> dict[str, Any]:
+    """Return the manifest entry of a file: relative name, size, digest."""
     size = path.stat().st_size
     return {"name": str(path.relative_to(below)), "bytes": size, "blake2b": file_digest(path, "blake2b")}
 
 
-def state_of(model: torch.nn.Module, average: Mapping[str, Tensor], optimizers: list[torch.optim.Optimizer]) -> State:
-    """Everything that a step changes, under flat names: weights, their average, what the optimizers remember."""
+def training_state(
+    model: torch.nn.Module, average: Mapping[str, Tensor], optimizers: list[torch.optim.Optimizer]
+) -> State:
+    """Return everything a training step changes, by flat names: weights, their moving average, optimizer state."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     state = {f"model.{name}": value for name, value in model.state_dict().items()}
     state |= {f"average.{name}": value for name, value in average.items()}
@@ -168,10 +179,10 @@ def state_of(model: torch.nn.Module, average: Mapping[str, Tensor], optimizers: 
     return state
 
 
-def remember(
+def allocate_optimizer_state(
     model: torch.nn.Module, optimizers: list[torch.optim.Optimizer], contents: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Room for what the optimizers will be told to remember: they make it themselves only at their first step."""
+    """Allocate the optimizer state to be loaded into, which optimizers themselves create only at their first step."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for optimizer in optimizers:
         for group in optimizer.param_groups:

@@ -1,4 +1,4 @@
-"""The average of the weights over the last steps, which generalizes better than any of them."""
+"""Exponential moving average (EMA) of the weights, which usually generalizes better than the last iterate."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ import torch
 from torch import Tensor, nn
 
 
-class Average:
-    """a ← d · a + (1 − d) · w with d = min(decay, (1 + t) / (10 + t)), so that early steps are soon forgotten.
+class ExponentialMovingAverage:
+    """EMA of a model's weights with a warm-up of the decay.
 
-    Statistics of norms are averaged like weights; whole numbers, such as their counters, are copied.
+        a ← d · a + (1 − d) · w,     d = min(decay, (1 + t) / (10 + t))
+
+    The warm-up makes the average forget the first steps quickly. Floating-point buffers, such as batch-norm statistics,
+    are averaged like weights; integer buffers are copied.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.values = {name: value.detach().clone() for name, value in tensors_of(model).items()}
+        self.values = {name: value.detach().clone() for name, value in saved_tensors(model).items()}
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         keep = min(self.decay, (1 + step) / (10 + step))
-        for name, value in tensors_of(model).items():
+        for name, value in saved_tensors(model).items():
             if value.is_floating_point():
                 self.values[name].lerp_(value, 1 - keep)
             else:
@@ -30,7 +33,7 @@ class Average:
 
     @contextmanager
     def applied_to(self, model: nn.Module) -> Iterator[None]:
-        """The model with the averaged weights, inside the ``with``."""
+        """Swap the averaged weights into the model inside the ``with`` block."""
         self.swap(model)
         try:
             yield
@@ -39,12 +42,12 @@ class Average:
 
     @torch.no_grad()
     def swap(self, model: nn.Module) -> None:
-        for name, value in tensors_of(model).items():
+        for name, value in saved_tensors(model).items():
             own = value.clone()
             value.copy_(self.values[name])
             self.values[name].copy_(own)
 
 
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and the buffers that are saved, by name, as they stand in the model."""
+def saved_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and persistent buffers by name, not detached or copied."""
     return dict(model.state_dict(keep_vars=True))

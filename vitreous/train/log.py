@@ -1,4 +1,4 @@
-"""What a run says while it learns: a line a person can read, JSON lines, TensorBoard events."""
+"""Logging of a training run: progress on the terminal, JSON lines, TensorBoard events."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from vitreous.files import open_file, write_atomically
 
-SECONDS_BETWEEN_LINES = 30  # where no bar can be drawn
+SECONDS_BETWEEN_LINES = 30  # of progress, where the output is not a terminal
 
 
 class RunLog:
-    """Writes ``log.jsonl`` and TensorBoard events, and shows progress; silent where ``shown`` is False.
+    """Write ``log.jsonl`` and TensorBoard events and show progress; do nothing if ``shown`` is False.
 
-    A file that cannot be written is complained of once and costs nothing but itself: training goes on.
+    A file that cannot be written causes one warning; training continues without it.
     """
 
     def __init__(self, folder: Path, *, total: int, start: int, shown: bool = True) -> None:
         self.total, self.shown, self.folder = total, shown, folder
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
         self.last_line = time.monotonic()
-        self.complaints: set[str] = set()
+        self.warned: set[str] = set()
         columns = (TextColumn("{task.description}"), BarColumn(None), TaskProgressColumn(), TimeRemainingColumn())
         self.bar = Progress(*columns, console=self.console, disable=not (shown and self.console.is_terminal))
-        self.task = self.bar.add_task("learning", total=total, completed=start)
+        self.task = self.bar.add_task("training", total=total, completed=start)
         if shown:
-            forget_after(folder / "log.jsonl", start)
-            self.lines = Appended(folder / "log.jsonl")
-            self.events = Events(folder / "tensorboard", start)
+            drop_lines_after(folder / "log.jsonl", start)
+            self.lines = AppendOnlyFile(folder / "log.jsonl")
+            self.events = EventWriter(folder / "tensorboard", start)
 
     def __enter__(self) -> RunLog:
         self.bar.start()
@@ -50,11 +50,11 @@ class RunLog:
         if self.shown:
             for file in (self.lines, self.events.file):
                 file.close()
-                if file.waiting:
-                    self.complain(f"the end of {file.path} is missing: there was no room for it")
+                if file.pending:
+                    self.warn_once(f"the end of {file.path} could not be written: no space left")
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        """One line of the log, also as events."""
+        """Append one record to ``log.jsonl`` and its values as TensorBoard scalars."""
         if not self.shown:
             return
         self.lines.add((json.dumps({"step": step, "kind": kind, **values}) + "\n").encode())
@@ -62,83 +62,86 @@ class RunLog:
             self.events.add(f"{kind}/{name}", value, step)
         for file in (self.lines, self.events.file):
             if problem := file.flush():
-                self.complain(problem)
+                self.warn_once(problem)
 
     def sync(self) -> None:
-        """What is written so far outlives a loss of power."""
+        """Flush ``log.jsonl`` to the disk, so that it survives a power failure."""
         if self.shown and (problem := self.lines.sync()):
-            self.complain(problem)
+            self.warn_once(problem)
 
     def progress(self, step: int, text: str) -> None:
         self.bar.update(self.task, completed=step, description=text)
         if self.shown and not self.console.is_terminal and time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
-            self.say(f"step {step:,} of {self.total:,}  {text}")
+            self.print(f"step {step:,} of {self.total:,}  {text}")
 
-    def say(self, text: str, *, style: str = "") -> None:
-        """Print a line as it is: what looks like markup in it may be the name of a file."""
+    def print(self, text: str, *, style: str = "") -> None:
+        """Print a line without interpreting markup, since file names may contain brackets."""
         if self.shown:
             self.console.print(text, markup=False, style=style)
 
-    def complain(self, text: str) -> None:
-        """Say it once."""
-        if text not in self.complaints:
-            self.complaints.add(text)
-            self.say(text, style="yellow")
+    def warn_once(self, text: str) -> None:
+        """Print a warning unless the same one was printed before."""
+        if text not in self.warned:
+            self.warned.add(text)
+            self.print(text, style="yellow")
 
 
-class Appended:
-    """A file that only grows. What finds no room waits in memory until there is some; a removed file begins anew."""
+class AppendOnlyFile:
+    """A log file opened for appending. Content that cannot be written stays in memory; a removed file is recreated."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.waiting = path, bytearray()
-        self.number = -1
+        self.path, self.pending = path, bytearray()
+        self.descriptor = -1
 
     def add(self, content: bytes) -> None:
-        self.waiting += content
+        self.pending += content
 
     def flush(self) -> str | None:
-        """Write what waits; what went wrong, in a sentence."""
+        """Write pending content; return a message if the file cannot be written or was removed."""
         try:
-            removed = self.number >= 0 and not self.path.exists()
+            removed = self.descriptor >= 0 and not self.path.exists()
             if removed:
                 self.close()
-            if self.number < 0:
+            if self.descriptor < 0:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                self.number = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-            while self.waiting:
-                del self.waiting[: os.write(self.number, self.waiting)]
+                self.descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            while self.pending:
+                del self.pending[: os.write(self.descriptor, self.pending)]
         except OSError as error:
-            return f"{self.path} cannot be written ({error.strerror}); the run goes on"
-        return f"{self.path} was removed while the run wrote to it; a new one begins here" if removed else None
+            return f"{self.path} cannot be written ({error.strerror}); training continues"
+        return f"{self.path} was removed during the run; a new file was started" if removed else None
 
     def sync(self) -> str | None:
+        """Flush and ``fsync``; return a message on failure."""
         problem = self.flush()
         try:
-            if self.number >= 0:
-                os.fsync(self.number)
+            if self.descriptor >= 0:
+                os.fsync(self.descriptor)
         except OSError as error:
-            return f"{self.path} cannot be written ({error.strerror}); the run goes on"
+            return f"{self.path} cannot be written ({error.strerror}); training continues"
         return problem
 
     def close(self) -> None:
-        if self.number >= 0:
-            os.close(self.number)
-            self.number = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
-class Events:
-    """Scalars for TensorBoard, written where we stand: its own writer has a thread that dies of a full disk."""
+class EventWriter:
+    """Write TensorBoard scalars synchronously: TensorBoard's own writer thread dies when the disk is full."""
 
     def __init__(self, folder: Path, start: int) -> None:
         events = importlib.import_module("tensorboard.compat.proto.event_pb2")
         records = importlib.import_module("tensorboard.summary.writer.record_writer")
         name = f"events.out.tfevents.{time.time_ns() // 10**9}.{socket.gethostname()}.{os.getpid()}.{time.time_ns()}"
-        self.file, self.event = Appended(folder / name), events.Event
-        self.records = records.RecordWriter(Sink(self.file))
+        self.file, self.event = AppendOnlyFile(folder / name), events.Event
+        self.records = records.RecordWriter(RecordSink(self.file))
         self.write(step=start, file_version="brain.Event:2")
-        start_anew = events.SessionLog(status=events.SessionLog.START)  # later steps of an earlier file do not count
-        self.write(step=start, session_log=start_anew)
+        restart = events.SessionLog(
+            status=events.SessionLog.START
+        )  # makes TensorBoard discard later steps of earlier files
+        self.write(step=start, session_log=restart)
 
     def add(self, name: str, value: float, step: int) -> None:
         from torch.utils.tensorboard.summary import scalar
@@ -149,15 +152,15 @@ class Events:
         self.records.write(self.event(wall_time=time.time(), **content).SerializeToString())
 
 
-class Sink:
-    """What TensorBoard's records are written to."""
+class RecordSink:
+    """The minimal file object that TensorBoard's RecordWriter needs."""
 
-    def __init__(self, file: Appended) -> None:
+    def __init__(self, file: AppendOnlyFile) -> None:
         self.write = file.add
 
 
-def forget_after(path: Path, step: int) -> None:
-    """Drop the lines of steps that a resumed run will take again, and a line cut in half."""
+def drop_lines_after(path: Path, step: int) -> None:
+    """Drop log lines after ``step``, which a resumed run writes again, and any truncated line."""
     if not path.exists():
         return
     with open_file(path) as file:

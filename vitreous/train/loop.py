@@ -1,7 +1,8 @@
-"""The loop: batches in, a trained model and its record out.
+"""The training loop, with exact resume.
 
-State changes only in ``step``, and everything random there follows from (seed, step, process). A run that is killed
-anywhere therefore reaches the same weights when it is resumed, on the same machine with as many threads and processes.
+State changes only in ``step``, and all its random draws are determined by (seed, step, rank). A run killed at any point
+therefore reaches the same weights, bit for bit, when resumed on the same machine with the same number of threads and
+processes.
 """
 
 from __future__ import annotations
@@ -21,54 +22,58 @@ from torch import Tensor
 
 from vitreous.data.augment import Augment
 from vitreous.data.base import Dataset
-from vitreous.data.loader import EvaluationLoader, Loader, first_of
+from vitreous.data.loader import EvaluationLoader, Loader, first_unreadable
 from vitreous.files import write_atomically
-from vitreous.memory import memory_kept
+from vitreous.memory import retain_freed_memory
 from vitreous.models.base import Model
 from vitreous.models.edit import rebuild
 from vitreous.models.last_block import shorten_last_block
 from vitreous.samples import Batch
-from vitreous.tasks.base import OutputsOf, Task
+from vitreous.tasks.base import OutputsModule, Task
 from vitreous.tasks.meter import Meter, Metric
-from vitreous.train.checkpoint import Checkpoints, fill, remember, state_of
+from vitreous.train.checkpoint import Checkpoints, allocate_optimizer_state, copy_into, training_state
 from vitreous.train.config import TrainConfig
-from vitreous.train.ema import Average
+from vitreous.train.ema import ExponentialMovingAverage
 from vitreous.train.log import RunLog
-from vitreous.train.measure import Measured, measure
-from vitreous.train.meter import RunMeter, describe
-from vitreous.train.optim import freeze, learners, rest, set_rate
+from vitreous.train.measure import EvaluationResult, measure
+from vitreous.train.meter import RunMeter, format_progress
+from vitreous.train.optim import freeze, keep_frozen_in_eval, set_learning_rate, trainable_parameters
 from vitreous.train.outside import autocast, checkpoint_blocks, choose_precision, compile_blocks
-from vitreous.train.parallel import World, spread, whole
+from vitreous.train.parallel import World, gather_full, parallelize
 from vitreous.weights.files import read, save
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody asked the run to stop; its state is saved."""
+    """The run was stopped by a signal, after writing a checkpoint."""
 
 
-class Unfinished(ValueError):
-    """Everything is learned, but the model found no place on the disk."""
+class ModelNotSaved(ValueError):
+    """Training finished, but the model could not be written to the disk."""
 
 
 class Diverged(ValueError):
-    """The loss or the gradient is no number any more."""
+    """The loss or the gradient norm is NaN or infinite."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a run ended with: the metrics of the model that it kept, and the meter they were read from."""
+class TrainOutcome:
+    """The result of a run: metrics of the saved model, the meter that computed them, and run statistics."""
 
     metrics: dict[str, Metric]
     steps: int
     images: int
     seconds: float
-    unreadable: dict[str, str]
+    unreadable: dict[str, str]  # images that could not be read, with the reason
     meter: Meter | None = field(repr=False)  # None without a validation set
-    stopped_early: bool = False  # by train.patience
+    stopped_early: bool = False  # by early stopping (train.patience)
 
 
 class Trainer:
-    """Trains ``model`` in place. The folder gets checkpoints, log and ``model.safetensors``, the best so far."""
+    """Train ``model`` in place.
+
+    ``folder`` receives checkpoints, logs, and in ``model.safetensors`` the best model so far. ``metadata_files``, given
+    as path → content, are restored if they are deleted during the run.
+    """
 
     def __init__(
         self,
@@ -81,10 +86,10 @@ class Trainer:
         config: TrainConfig,
         folder: Path,
         world: World,
-        papers: Mapping[Path, bytes] | None = None,
+        metadata_files: Mapping[Path, bytes] | None = None,
     ) -> None:
         if config.patience and valid is None:
-            raise ValueError("train.patience counts evaluations, and there is no validation set; set it to 0")
+            raise ValueError("train.patience needs a validation set, and there is none; set it to 0")
         self.task, self.valid, self.config, self.folder, self.world = task, valid, config, folder, world
         self.preprocess = model.spec.preprocess
         self.precision, _ = choose_precision(config.precision, world.device)
@@ -93,27 +98,26 @@ class Trainer:
             self.preprocess,
             augment,
             batch_size=config.batch_size,
-            rows=world.share(config.batch_size) if world.size > 1 else None,
+            rows=world.local_rows(config.batch_size) if world.size > 1 else None,
             seed=config.seed,
             workers=config.workers,
         )
         self.total = config.steps or max(1, round(config.epochs * self.loader.steps_per_epoch))
         self.model = model.to(world.device)
-        if config.parallel == "ddp":  # convolutions are faster so; FSDP wants parameters as they come
+        if config.parallel == "ddp":  # faster convolutions; FSDP needs contiguous parameters
             self.model.to(memory_format=torch.channels_last)
-        self.apply_from_outside()
-        self.average = Average(self.model, config.ema) if config.ema else None
+        self.prepare_model()
+        self.ema = ExponentialMovingAverage(self.model, config.ema) if config.ema else None
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=config.keep, world=world)
-        #: What else belongs into the folder, and is written again where somebody has removed it.
-        self.papers = papers or {}
-        self.kept = folder / "model.safetensors"
+        self.metadata_files = metadata_files or {}
+        self.model_path = folder / "model.safetensors"
         self.best = -math.inf
-        self.waited = 0  # evaluations since the best one
-        self.unsaved = ""  # why the best model is not in its file
-        self.begin = time.monotonic()
-        self.stop_asked = False
+        self.stale_evaluations = 0  # since the best score
+        self.save_error = ""  # why the best model could not be saved
+        self.start_time = time.monotonic()
+        self.stop_requested = False
 
-    def apply_from_outside(self) -> None:
+    def prepare_model(self) -> None:
         config = self.config
         freeze(self.model, config.freeze_blocks)
         shorten_last_block(self.model)
@@ -122,49 +126,50 @@ class Trainer:
         if config.compile:
             compile_blocks(self.model)
         self.objective = self.task.start(self.model.spec, self.world.device)
-        self.forward = spread(OutputsOf(self.model), self.world, config.parallel)
+        self.forward = parallelize(OutputsModule(self.model), self.world, config.parallel)
         on_mps = self.world.device == "mps"
         fused = config.parallel == "ddp" and not on_mps
-        self.optimizers = config.optimizer.build(learners(self.model, config.layer_decay), fused=fused)
+        self.optimizers = config.optimizer.build(trainable_parameters(self.model, config.layer_decay), fused=fused)
 
-    # One run
+    # Training
 
-    def fit(self, *, resume: bool = False, notes: Sequence[str] = ()) -> Outcome:
+    def fit(self, *, resume: bool = False, notes: Sequence[str] = ()) -> TrainOutcome:
+        """Train to the end, from the newest intact checkpoint if ``resume``; ``notes`` are printed first."""
         done, seconds = self.restore() if resume else (0, 0.0)
-        self.begin = time.monotonic() - seconds
+        self.start_time = time.monotonic() - seconds
         record = RunLog(self.folder, total=self.total, start=done, shown=self.world.is_main)
-        with record as log, self.stoppable(), memory_kept():
-            for text in (*notes, *self.checkpoints.complaints):
-                log.complain(text)
+        with record as log, self.stop_on_signals(), retain_freed_memory():
+            for text in (*notes, *self.checkpoints.warnings):
+                log.warn_once(text)
             meter = RunMeter(self.loader.batch_size)
-            for batch in self.loader.stream(done, done if self.exhausted else self.total):
+            for batch in self.loader.stream(done, done if self.out_of_patience else self.total):
                 self.step(done, batch.to(self.world.device), meter)
                 done += 1
                 self.after_step(done, log, meter)
-                if self.exhausted:
+                if self.out_of_patience:
                     break
             outcome = self.finish(done, log)
-        return Outcome(
+        return TrainOutcome(
             steps=done,
             images=done * self.loader.batch_size,
-            seconds=time.monotonic() - self.begin,
-            stopped_early=self.exhausted,
+            seconds=time.monotonic() - self.start_time,
+            stopped_early=self.out_of_patience,
             **outcome,
         )
 
     @property
-    def exhausted(self) -> bool:
-        """Whether the score has not become better for as long as anybody wants to wait."""
-        return 0 < self.config.patience <= self.waited
+    def out_of_patience(self) -> bool:
+        """Whether ``patience`` evaluations have passed without improvement."""
+        return 0 < self.config.patience <= self.stale_evaluations
 
     def step(self, step: int, batch: Batch, meter: RunMeter) -> None:
-        """One update from one global batch, computed in ``accumulate`` parts."""
+        """Update the weights once from a global batch, accumulating gradients over ``accumulate`` micro-batches."""
         config, parts = self.config, batch.split(self.config.accumulate)
-        torch.manual_seed(self.noise_seed(step))
+        torch.manual_seed(self.step_seed(step))
         self.model.train()
-        rest(self.model)
+        keep_frozen_in_eval(self.model)
         share = config.schedule.rate(step, self.total)
-        set_rate(self.optimizers, share)
+        set_learning_rate(self.optimizers, share)
         loss = torch.zeros((), device=self.world.device)
         for index, part in enumerate(parts, start=1):
             with self.no_sync(index < len(parts)), autocast(self.precision, self.world.device):
@@ -173,129 +178,134 @@ class Trainer:
             (losses["loss"] / len(parts)).backward()
             loss += losses["loss"].detach() / len(parts)
             with torch.no_grad():
-                meter.saw(losses | self.objective.monitor(outputs, part), 1 / len(parts))
+                meter.add(losses | self.objective.monitor(outputs, part), 1 / len(parts))
         norm = self.clip()
-        meter.learned(norm, share * config.optimizer.lr)
-        self.check(step, loss, norm)
+        meter.end_step(norm, share * config.optimizer.lr)
+        self.check_finite(step, loss, norm)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         if config.parallel == "fsdp":
-            self.world.agree_on_buffers(self.model)
-        if self.average:
-            self.average.update(self.model, step)
+            self.world.broadcast_buffers(self.model)
+        if self.ema:
+            self.ema.update(self.model, step)
 
-    def noise_seed(self, step: int) -> int:
-        """Of dropout and its kin: another for every step and process, the same after a resume."""
+    def step_seed(self, step: int) -> int:
+        """Return the RNG seed for dropout and stochastic depth, unique per step and rank and unchanged by a resume."""
         return int(np.random.SeedSequence([self.config.seed, step, self.world.rank]).generate_state(1)[0])
 
-    def no_sync(self, waiting: bool) -> Any:
-        pause = getattr(self.forward, "no_sync", None)
-        return pause() if waiting and pause is not None else nullcontext()
+    def no_sync(self, accumulating: bool) -> Any:
+        """Skip DDP's gradient all-reduce for all but the last micro-batch."""
+        no_sync = getattr(self.forward, "no_sync", None)
+        return no_sync() if accumulating and no_sync is not None else nullcontext()
 
     def clip(self) -> Tensor:
+        """Clip the gradients and return their norm before clipping."""
         parameters = [p for p in self.model.parameters() if p.grad is not None]
-        longest = self.config.clip or float("inf")
-        return whole(torch.nn.utils.clip_grad_norm_(parameters, longest))
+        max_norm = self.config.clip or float("inf")
+        return gather_full(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
 
-    def check(self, step: int, loss: Tensor, norm: Tensor) -> None:
-        """Stop before a bad gradient reaches the weights; on a GPU only now and then, since looking costs time."""
+    def check_finite(self, step: int, loss: Tensor, norm: Tensor) -> None:
+        """Raise before a non-finite gradient reaches the weights; on GPUs only every ``log_every`` steps, for speed."""
         if self.world.device.startswith("cuda") and (step + 1) % self.config.log_every:
             return
         if not bool(torch.isfinite(loss + norm)):
             kept = self.checkpoints.newest()
-            where = f"the last good checkpoint is {kept.stem}" if kept else "no checkpoint was written yet"
+            where = f"the last good checkpoint is {kept.stem}" if kept else "there is no checkpoint yet"
             raise Diverged(
-                f"at step {step + 1} the loss is {loss.item():g} and the gradient's length {norm.item():g}; {where} in "
+                f"at step {step + 1} the loss is {loss.item():g} and the gradient norm {norm.item():g}; {where} in "
                 f"{self.checkpoints.folder}. Resume with a lower train.optimizer.lr, a longer train.schedule.warmup or "
                 "train.clip 1"
             )
 
-    # Around the steps
+    # Logging, evaluation and checkpoints
 
     def after_step(self, done: int, log: RunLog, meter: RunMeter) -> None:
         config = self.config
         if done % config.log_every == 0 or done == self.total:
-            values = {name: self.mean(value) for name, value in meter.values().items()}
+            values = {name: self.mean_over_ranks(value) for name, value in meter.values().items()}
             log.write("train", done, values)
-            log.progress(done, describe(values))
+            log.progress(done, format_progress(values))
         every = max(1, round(config.evaluate_every * self.loader.steps_per_epoch)) if config.evaluate_every else 0
         if every and done % every == 0 and done < self.total and self.valid is not None:
-            with self.averaged():
+            with self.averaged_weights():
                 self.evaluate(self.valid, done, log)
             meter.restart()
-        if self.exhausted:
-            log.say(f"stopped at step {done:,}: {self.waited} evaluations in a row without a better score")
-        together = self.world.size == 1 or done % config.log_every == 0
-        stop_now = together and self.world.anyone(self.stop_asked)
+        if self.out_of_patience:
+            log.print(f"early stopping at step {done:,}: no improvement in {self.stale_evaluations} evaluations")
+        synchronize = self.world.size == 1 or done % config.log_every == 0
+        stop_now = synchronize and self.world.any_rank(self.stop_requested)
         saved = True
-        if done % config.checkpoint_every == 0 or done == self.total or stop_now or self.exhausted:
-            saved = self.keep(done, log)
+        if done % config.checkpoint_every == 0 or done == self.total or stop_now or self.out_of_patience:
+            saved = self.save_checkpoint(done, log)
         if stop_now:
             state = (
-                f"everything is saved in {self.folder}" if saved else "only the last checkpoint is left to go on from"
+                f"its state is saved in {self.folder}"
+                if saved
+                else "its state could not be saved, only earlier checkpoints"
             )
             raise Interrupted(f"stopped after step {done:,} of {self.total:,}; {state}")
 
-    def mean(self, value: float) -> float:
-        return float(self.world.mean(torch.tensor(value, device=self.world.device)))
+    def mean_over_ranks(self, value: float) -> float:
+        return float(self.world.all_reduce_mean(torch.tensor(value, device=self.world.device)))
 
-    def keep(self, done: int, log: RunLog) -> bool:
-        before = len(self.checkpoints.complaints)
+    def save_checkpoint(self, done: int, log: RunLog) -> bool:
+        before = len(self.checkpoints.warnings)
         log.sync()
-        saved = self.checkpoints.save(done, self.state(), seconds=time.monotonic() - self.begin)
-        for complaint in self.checkpoints.complaints[before:]:
-            log.complain(complaint)
+        saved = self.checkpoints.save(done, self.state(), seconds=time.monotonic() - self.start_time)
+        for warning in self.checkpoints.warnings[before:]:
+            log.warn_once(warning)
         if self.world.is_main:
-            self.write_papers(log)
+            self.restore_metadata_files(log)
         return saved is not None
 
-    def write_papers(self, log: RunLog) -> None:
-        """A run whose folder was removed can be resumed from where it is now."""
-        for path, content in self.papers.items():
+    def restore_metadata_files(self, log: RunLog) -> None:
+        """Rewrite deleted metadata files, so that a run whose folder was removed can be resumed."""
+        for path, content in self.metadata_files.items():
             if not path.exists():
                 try:
                     write_atomically(path, content)
                 except OSError:
-                    continue  # the checkpoint could not be written either, and that was said
-                log.complain(f"{path} was removed while the run went on; it was written again")
+                    continue  # the failed checkpoint write has already been reported
+                log.warn_once(f"{path} was removed during the run and has been restored")
 
     def state(self) -> dict[str, Tensor]:
-        state = state_of(self.model, self.average.values if self.average else {}, self.optimizers)
+        """Return everything a checkpoint must hold."""
+        state = training_state(self.model, self.ema.values if self.ema else {}, self.optimizers)
         state |= {"best": torch.tensor(self.best, dtype=torch.float64)}
-        return state | {"waited": torch.tensor(self.waited)} if self.config.patience else state
+        return state | {"waited": torch.tensor(self.stale_evaluations)} if self.config.patience else state
 
     def restore(self) -> tuple[int, float]:
-        """Everything as it was after the newest whole checkpoint; the step and the seconds spent until then."""
+        """Restore the newest intact checkpoint; return its step and training time in seconds (zeros if none)."""
         newest = self.checkpoints.newest()
         if newest is None:
             return 0, 0.0
         contents = self.checkpoints.contents(newest)
-        remember(self.model, self.optimizers, contents)
+        allocate_optimizer_state(self.model, self.optimizers, contents)
         wanted = self.state()
         shapes = {name: tuple(value.shape) for name, value in wanted.items()}
         if different := sorted(name for name in {**shapes, **contents} if shapes.get(name) != contents.get(name)):
             raise ValueError(
-                f"{newest.stem} does not fit: {different[0]} and {len(different) - 1} more differ; resume with the "
-                "settings and the classes that the run was started with"
+                f"{newest.stem} does not match the model: {different[0]} and {len(different) - 1} more tensors differ; "
+                "resume with the settings and classes of the original run"
             )
         done, seconds = self.checkpoints.load(newest, wanted)
         self.best = wanted["best"].item()
-        self.waited = int(wanted.get("waited", torch.tensor(0)))
+        self.stale_evaluations = int(wanted.get("waited", torch.tensor(0)))
         return done, seconds
 
     @contextmanager
-    def stoppable(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM let the step end and save; a second Ctrl-C stops at once."""
+    def stop_on_signals(self) -> Iterator[None]:
+        """On Ctrl-C or SIGTERM finish the step and write a checkpoint; stop at once on a second Ctrl-C."""
 
-        def ask(number: int, frame: object) -> None:
-            if self.stop_asked and number == signal.SIGINT:
+        def request_stop(number: int, frame: object) -> None:
+            if self.stop_requested and number == signal.SIGINT:
                 raise KeyboardInterrupt
-            self.stop_asked = True
+            self.stop_requested = True
 
         try:
-            before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # only the main thread may listen
+            before = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # not in the main thread
             before = {}
         try:
             yield
@@ -305,52 +315,54 @@ class Trainer:
 
     # Evaluation
 
-    def averaged(self) -> AbstractContextManager[None]:
-        """The model with the averaged weights, if there are any."""
-        return self.average.applied_to(self.model) if self.average else nullcontext()
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        """Use the averaged weights, if there are any, inside the ``with`` block."""
+        return self.ema.applied_to(self.model) if self.ema else nullcontext()
 
-    def evaluate(self, valid: Dataset, done: int, log: RunLog) -> Measured | None:
-        """Measure on the validation set and keep the model if it is the best; None where an earlier one was better."""
-        self.unsaved = ""
+    def evaluate(self, valid: Dataset, done: int, log: RunLog) -> EvaluationResult | None:
+        """Evaluate, and save the model if it is the best so far; return None if an earlier one was better."""
+        self.save_error = ""
         log.progress(done, "evaluating")
         measured = self.measure(valid)
         metrics = measured.meter.result()
         name, score = next(iter(metrics.items()))
         log.write("valid", done, metrics)
-        log.say(f"step {done:,}: {name} {score} on {len(measured.meter):,} validation images")
-        goodness = self.world.gathered(-math.inf if math.isnan(score) else score.goodness)[0]
-        self.waited = 0 if goodness > self.best else self.waited + 1
-        if goodness < self.best and self.kept_is_there():
+        log.print(f"step {done:,}: {name} {score} on {len(measured.meter):,} validation images")
+        goodness = self.world.all_gather(-math.inf if math.isnan(score) else score.goodness)[0]
+        self.stale_evaluations = 0 if goodness > self.best else self.stale_evaluations + 1
+        if goodness < self.best and self.model_file_exists():
             return None
         if self.save_model(log):
             self.best = goodness
         return measured
 
-    def kept_is_there(self) -> bool:
-        return not self.world.anyone(not self.kept.exists())
+    def model_file_exists(self) -> bool:
+        return not self.world.any_rank(not self.model_path.exists())
 
     def finish(self, done: int, log: RunLog) -> dict[str, Any]:
-        """Measure the last model and keep the best, which is measured again where it is an earlier one."""
-        with self.averaged():
+        """Evaluate the final model; if an earlier one was better, load and evaluate that one again."""
+        with self.averaged_weights():
             if self.valid is None:
                 self.save_model(log)
-                self.world.together(self.check_saved)
+                self.world.run_on_main(self.check_saved)
                 return {"metrics": {}, "unreadable": self.loader.unreadable, "meter": None}
-            known_to_be_worse = self.exhausted and self.kept_is_there()
+            known_to_be_worse = self.out_of_patience and self.model_file_exists()
             measured = None if known_to_be_worse else self.evaluate(self.valid, done, log)
-            self.world.together(self.check_saved)
+            self.world.run_on_main(self.check_saved)
             if measured is None:
-                fill(self.model.state_dict(), read(self.kept).tensors)
+                copy_into(self.model.state_dict(), read(self.model_path).tensors)
                 measured = self.measure(self.valid)
                 score = next(iter(measured.meter.result().values()))
-                log.say(f"an earlier model was better; it is the one that is kept and reported, with {score}")
+                log.print(f"keeping an earlier, better model, with {score}")
         unreadable = {**self.loader.unreadable, **measured.unreadable}
         if unreadable:
-            log.say(f"{len(unreadable):,} images could not be read, e.g. {first_of(unreadable)}", style="yellow")
+            log.print(
+                f"{len(unreadable):,} images could not be read, e.g. {first_unreadable(unreadable)}", style="yellow"
+            )
         return {"metrics": measured.meter.result(), "unreadable": unreadable, "meter": measured.meter}
 
-    def measure(self, data: Dataset) -> Measured:
-        """The whole set, each process having computed its share."""
+    def measure(self, data: Dataset) -> EvaluationResult:
+        """Evaluate on a whole dataset, divided over the processes."""
         self.model.eval()
         return measure(
             self.forward,
@@ -362,24 +374,24 @@ class Trainer:
         )
 
     def save_model(self, log: RunLog) -> bool:
-        """``model.safetensors``: a plain model, whatever training wrapped around this one; whether it was written."""
-        weights = {name: whole(value).detach().cpu() for name, value in self.model.state_dict().items()}
+        """Write ``model.safetensors`` without DDP or FSDP wrappers; return whether that succeeded."""
+        weights = {name: gather_full(value).detach().cpu() for name, value in self.model.state_dict().items()}
         if self.world.is_main:
             plain = rebuild(self.model.config, self.model.edits)
             plain.load_state_dict(weights)
             plain.spec = self.model.spec
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                save(plain, self.kept)
+                save(plain, self.model_path)
             except OSError as error:
-                self.unsaved = error.strerror or str(error)
-                log.complain(f"the model of this evaluation could not be written ({self.unsaved})")
-        return not self.world.anyone(bool(self.unsaved))
+                self.save_error = error.strerror or str(error)
+                log.warn_once(f"the best model could not be written ({self.save_error})")
+        return not self.world.any_rank(bool(self.save_error))
 
     def check_saved(self) -> None:
-        """Refuse, on the first process, to end as if all were well when the model is nowhere on the disk."""
-        if self.unsaved:
+        """Raise if the best model could not be written."""
+        if self.save_error:
             newest = self.checkpoints.newest()
-            left = f"{newest.stem} in {newest.parent} is whole" if newest else "no checkpoint could be written either"
-            remedy = "make room there and go on with --resume" if newest else "make room and start again"
-            raise Unfinished(f"the model could not be written to {self.kept} ({self.unsaved}); {left}: {remedy}")
+            left = f"{newest.stem} in {newest.parent} is intact" if newest else "no checkpoint could be written either"
+            remedy = "free disk space and continue with --resume" if newest else "free disk space and restart"
+            raise ModelNotSaved(f"could not write the model to {self.model_path} ({self.save_error}); {left}: {remedy}")

@@ -1,4 +1,4 @@
-"""The evaluation loop, for training, evaluation and laboratory alike."""
+"""The evaluation loop, shared by training, ``vt.evaluate`` and the lab."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.data.loader import EvaluationLoader, first_of
+from vitreous.data.loader import EvaluationLoader, first_unreadable
 from vitreous.samples import Batch, Inputs
 from vitreous.tasks.meter import Meter
 from vitreous.train.parallel import World
@@ -21,12 +21,12 @@ Forward = Callable[[Inputs], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A set that a model was measured on: what the meter holds now, and what could not be read."""
+class EvaluationResult:
+    """A filled meter, the images that could not be read, and the inference time."""
 
     meter: Meter
-    unreadable: dict[str, str]
-    seconds: float  # that the model took, without loading
+    unreadable: dict[str, str]  # image → reason
+    seconds: float  # of the forward passes, without data loading
 
 
 def measure(
@@ -38,16 +38,24 @@ def measure(
     select: Callable[[Batch], Inputs] = lambda batch: batch.inputs,
     context: Callable[[], Any] = nullcontext,
     progress: Callable[[int, int], None] | None = None,
-) -> Measured:
-    """Show every image of the loader's set to the model once, each process its share, and merge what they measured.
+) -> EvaluationResult:
+    """Evaluate a model on every image of the loader's dataset, sharded over the processes, and merge their meters.
 
-    Shares are equally long and every process runs the model equally often, since processes compute together: one may
-    see images again that are not counted a second time, or a blank one where nothing of a batch can be read.
+    Shards are padded to equal length, since FSDP needs the same number of forward passes on every process: repeated
+    images are not counted, and a batch without any readable image is replaced by a blank image.
+
+    Args:
+        select: Extracts the model's inputs from a batch.
+        context: Makes the context manager for each forward pass, such as autocast.
+        progress: Called with the number of images done and in total.
+
+    Raises:
+        ValueError: If none of the images can be read.
     """
     world, total, seconds = world or World(), len(loader.data), 0.0
     own = np.arange(world.rank, total, world.size)
     share = np.resize(own, -(-total // world.size))
-    for rows, batch in loader.part(share, skip_empty=world.size == 1):
+    for rows, batch in loader.batches(share, skip_empty=world.size == 1):
         begin = time.perf_counter()
         with torch.no_grad(), context():
             outputs = forward(select(batch.to(world.device)))
@@ -59,11 +67,11 @@ def measure(
         if progress is not None and len(rows):
             progress(int(rows[-1]) + 1, len(share))
     unreadable = dict(loader.unreadable)
-    for rank, (other, failed) in enumerate(world.gathered((meter, unreadable))):
+    for rank, (other, failed) in enumerate(world.all_gather((meter, unreadable))):
         if rank != world.rank:
             meter.merge(other)
             unreadable |= failed
     if not len(meter):
-        reason = f", e.g. {first_of(unreadable)}" if unreadable else ""
-        raise ValueError(f"none of the {total:,} images could be read{reason}, so there is nothing to measure")
-    return Measured(meter, unreadable, seconds)
+        reason = f", e.g. {first_unreadable(unreadable)}" if unreadable else ""
+        raise ValueError(f"none of the {total:,} images could be read{reason}; nothing to evaluate")
+    return EvaluationResult(meter, unreadable, seconds)

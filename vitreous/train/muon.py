@@ -1,10 +1,9 @@
-"""Muon: momentum whose matrices are made orthogonal (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
+"""Muon: momentum SGD with orthogonalized updates (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
 
-    m ← 0.95 m + 0.05 g;     u = orthogonal(0.05 g + 0.95 m);     W ← W (1 − η λ) − η √max(1, rows/columns) · u
+    m ← 0.95 m + 0.05 g;     u = orthogonalize(0.05 g + 0.95 m);     W ← W (1 − η λ) − η √max(1, rows/columns) · u
 
-Every direction of a weight matrix moves equally far.
-``torch.optim.Muon`` computes in bfloat16, which kills the process on some CPUs, and takes no convolutions; this one
-stays in float32 and reads a convolution as the matrix (out, in · y · x) that it is.
+All singular values of an update are about equal. Unlike ``torch.optim.Muon``, which computes in bfloat16 (some CPUs
+crash) and rejects convolutions, this implementation uses float32 and flattens a convolution to (out, in · y · x).
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import torch
 from torch import Tensor
 
 MOMENTUM = 0.95
-QUINTIC = (3.4445, -4.7750, 2.0315)  # its five-fold iterate sends every singular value in (0, 1] close to 1
+QUINTIC = (3.4445, -4.7750, 2.0315)  # iterated five times, maps singular values in (0, 1] close to 1
 
 
-def orthogonal(matrix: Tensor) -> Tensor:
-    """Newton-Schulz: about U Vᵀ where the matrix is U S Vᵀ."""
+def orthogonalize(matrix: Tensor) -> Tensor:
+    """Approximate U Vᵀ of the SVD U S Vᵀ by five Newton-Schulz iterations."""
     x = matrix.flatten(1).float()
     tall = x.shape[0] > x.shape[1]
     x = x.mT if tall else x
@@ -33,6 +32,8 @@ def orthogonal(matrix: Tensor) -> Tensor:
 
 
 class MuonStep(torch.optim.Optimizer):
+    """Torch optimizer for matrices and convolution kernels."""
+
     def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, weight_decay: float = 0.0) -> None:
         super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
 
@@ -45,15 +46,15 @@ class MuonStep(torch.optim.Optimizer):
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
-                    self.move(weight, group["lr"], group["weight_decay"])
+                    self.update(weight, group["lr"], group["weight_decay"])
         return None
 
-    def move(self, weight: Tensor, lr: float, weight_decay: float) -> None:
+    def update(self, weight: Tensor, lr: float, weight_decay: float) -> None:
         state, gradient = self.state[weight], weight.grad
         assert gradient is not None
         if not state:
             state["momentum"] = torch.zeros_like(weight)
         state["momentum"].lerp_(gradient, 1 - MOMENTUM)
-        update = orthogonal(torch.lerp(gradient, state["momentum"], MOMENTUM))
+        direction = orthogonalize(torch.lerp(gradient, state["momentum"], MOMENTUM))
         rows, columns = weight.shape[0], weight[0].numel()
-        weight.mul_(1 - lr * weight_decay).add_(update, alpha=-lr * max(1.0, rows / columns) ** 0.5)
+        weight.mul_(1 - lr * weight_decay).add_(direction, alpha=-lr * max(1.0, rows / columns) ** 0.5)

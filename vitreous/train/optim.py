@@ -1,10 +1,10 @@
-"""Which parameters learn, how fast, with how much decay, and by which optimizer.
+"""Optimizers, parameter groups, layer-wise learning rate decay and freezing.
 
-Only the weights of linear layers and convolutions decay: not biases, norms, tokens and positions. With layer-wise
-decay the learning rate of block i of n is lr · decay^(n − i), the stem's the smallest and the classifier's whole.
+Weight decay applies to the weights of linear layers and convolutions only, not to biases, norms, tokens or position
+embeddings. Block i of n has the learning rate lr · layer_decay^(n + 1 − i), the stem that of i = 0, and the head lr.
 
-An optimizer is chosen like a mixer: by name, by its options, or by their JSON. A new one is a class with ``build`` and
-one word in ``OPTIMIZERS``.
+An optimizer is chosen by name, as an object, or as JSON. To add one, subclass :class:`Optimizer` with ``build`` and
+list it in ``OPTIMIZERS``.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from vitreous.train.muon import MuonStep
 
 
 @dataclass(frozen=True)
-class Role:
-    """What an optimizer has to know of a parameter."""
+class ParameterRole:
+    """What determines a parameter's learning rate, weight decay and optimizer."""
 
-    depth: int  # 0: before the first block; i: in block i or between it and the next; n + 1: after the last
+    depth: int  # 0: stem; i: block i, or between it and the next; n + 1: after the last block
     decays: bool
-    is_matrix: bool  # inside the network, where Muon is at home: neither the pixels' layer nor the classifier
+    is_matrix: bool  # suited to Muon: a weight matrix other than the patch embedding and the classifier
 
 
-def roles(model: Model) -> dict[str, Role]:
+def parameter_roles(model: Model) -> dict[str, ParameterRole]:
+    """Return the role of every parameter, by name."""
     blocks = {id(p): i for i, block in enumerate(model.blocks, start=1) for p in block.parameters()}
     heads = {id(p) for name in model.head_names for p in getattr(model, name).parameters()}
     owners = {id(p): module for module in model.modules() for p in module.parameters(recurse=False)}
@@ -44,28 +45,28 @@ def roles(model: Model) -> dict[str, Role]:
         decays = isinstance(owner, nn.Linear | nn.Conv2d) and parameter.ndim > 1
         inner = id(parameter) not in heads and getattr(owner, "in_channels", 0) != model.config.num_channels
         own_depth = len(model.blocks) + 1 if behind or id(parameter) in heads else depth
-        result[name] = Role(own_depth, decays, decays and inner)
+        result[name] = ParameterRole(own_depth, decays, decays and inner)
     return result
 
 
 def freeze(model: Model, num_blocks: int) -> None:
-    """Stem and first blocks (-1: all but the classifier) keep their weights and behave as in evaluation."""
+    """Freeze the stem and the first ``num_blocks`` blocks; -1 freezes all but the classifier."""
     if num_blocks == 0:
         return
     if num_blocks > len(model.blocks):
         raise ValueError(
-            f"train.freeze_blocks is {num_blocks}, but the model has {len(model.blocks)} blocks; -1 freezes all"
+            f"train.freeze_blocks is {num_blocks}, but the model has {len(model.blocks)} blocks; use -1 to freeze all"
         )
     last = len(model.blocks) if num_blocks == -1 else num_blocks
     heads = {id(p) for name in model.head_names for p in getattr(model, name).parameters()}
-    roles_of = roles(model)
+    roles = parameter_roles(model)
     for name, parameter in model.named_parameters():
         behind = num_blocks == -1 and id(parameter) not in heads
-        parameter.requires_grad_(roles_of[name].depth > last and not behind)
+        parameter.requires_grad_(roles[name].depth > last and not behind)
 
 
-def rest(model: nn.Module) -> None:
-    """Frozen modules rest: their norms keep their statistics and nothing is dropped in them."""
+def keep_frozen_in_eval(model: nn.Module) -> None:
+    """Put frozen modules into evaluation mode: batch-norm statistics stay fixed, and dropout is off."""
     for module in model.modules():
         own = list(module.parameters())
         if own and not any(parameter.requires_grad for parameter in own):
@@ -73,36 +74,43 @@ def rest(model: nn.Module) -> None:
 
 
 @dataclass(frozen=True)
-class Learner:
-    """A parameter that learns, and how: ``scale`` is its learning rate as a share of the optimizer's."""
+class TrainableParameter:
+    """A trainable parameter; ``scale`` multiplies the learning rate of the optimizer."""
 
     parameter: Tensor
-    role: Role
+    role: ParameterRole
     scale: float
 
 
-def learners(model: Model, layer_decay: float) -> list[Learner]:
-    """Every parameter that is not frozen, in the model's order."""
+def trainable_parameters(model: Model, layer_decay: float) -> list[TrainableParameter]:
+    """Return every parameter that is not frozen, in the model's order, with its learning rate scale.
+
+    Raises:
+        ValueError: If every parameter is frozen.
+    """
     last = len(model.blocks) + 1
-    roles_of = roles(model)
+    roles = parameter_roles(model)
     found = [
-        Learner(parameter, roles_of[name], layer_decay ** (last - roles_of[name].depth))
+        TrainableParameter(parameter, roles[name], layer_decay ** (last - roles[name].depth))
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
     ]
     if not found:
-        raise ValueError("nothing is left to train: every parameter is frozen; lower train.freeze_blocks")
+        raise ValueError("nothing to train: every parameter is frozen; lower train.freeze_blocks")
     return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(Named):
-    """Options of an optimizer. ``no_shards`` says why it cannot serve with fsdp; empty means that it can."""
+    """Base of all optimizer options; subclasses implement :meth:`build`.
+
+    ``fsdp_unsupported`` is the reason why an optimizer cannot be used with FSDP, empty if it can.
+    """
 
     key: ClassVar[str] = "optimizer"
-    no_shards: ClassVar[str] = ""
+    fsdp_unsupported: ClassVar[str] = ""
 
-    lr: Positive = 1e-3  # the highest learning rate
+    lr: Positive = 1e-3  # peak learning rate
     weight_decay: float = 0.05
 
     @classmethod
@@ -110,22 +118,22 @@ class Optimizer(Named):
         return OPTIMIZERS
 
     @abstractmethod
-    def build(self, learners: Sequence[Learner], *, fused: bool) -> list[torch.optim.Optimizer]:
-        """The optimizers that share these parameters; ``fused``: where torch may do it in one kernel."""
+    def build(self, parameters: Sequence[TrainableParameter], *, fused: bool) -> list[torch.optim.Optimizer]:
+        """Create the torch optimizers for these parameters, using torch's fused kernel if ``fused`` and it has one."""
 
-    def groups(self, learners: Sequence[Learner], lr: float) -> list[dict[str, Any]]:
-        """Torch's groups: parameters that decay alike and learn at the same rate, which stays known as the highest."""
-        alike: dict[tuple[bool, float], list[Tensor]] = defaultdict(list)
-        for learner in learners:
-            alike[learner.role.decays, learner.scale].append(learner.parameter)
+    def groups(self, parameters: Sequence[TrainableParameter], lr: float) -> list[dict[str, Any]]:
+        """Group parameters by weight decay and learning rate; ``peak_lr`` keeps the rate that the schedule scales."""
+        grouped: dict[tuple[bool, float], list[Tensor]] = defaultdict(list)
+        for each in parameters:
+            grouped[each.role.decays, each.scale].append(each.parameter)
         return [
             {
-                "params": parameters,
+                "params": tensors,
                 "lr": lr * scale,
-                "highest": lr * scale,
+                "peak_lr": lr * scale,
                 "weight_decay": self.weight_decay if decays else 0.0,
             }
-            for (decays, scale), parameters in alike.items()
+            for (decays, scale), tensors in grouped.items()
         ]
 
 
@@ -134,35 +142,35 @@ class AdamW(Optimizer):
     name: ClassVar[str] = "adamw"
     betas: tuple[Rate, Rate] = (0.9, 0.999)
 
-    def build(self, learners: Sequence[Learner], *, fused: bool) -> list[torch.optim.Optimizer]:
-        return [torch.optim.AdamW(self.groups(learners, self.lr), lr=self.lr, betas=self.betas, fused=fused)]
+    def build(self, parameters: Sequence[TrainableParameter], *, fused: bool) -> list[torch.optim.Optimizer]:
+        return [torch.optim.AdamW(self.groups(parameters, self.lr), lr=self.lr, betas=self.betas, fused=fused)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
     name: ClassVar[str] = "sgd"
-    momentum: Share = 0.9  # Nesterov's; 0: none
+    momentum: Share = 0.9  # Nesterov momentum; 0: none
 
-    def build(self, learners: Sequence[Learner], *, fused: bool) -> list[torch.optim.Optimizer]:
-        groups = self.groups(learners, self.lr)
+    def build(self, parameters: Sequence[TrainableParameter], *, fused: bool) -> list[torch.optim.Optimizer]:
+        groups = self.groups(parameters, self.lr)
         return [torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=self.momentum > 0)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Muon(Optimizer):
-    """Muon for the inner matrices, AdamW with ``lr`` and ``betas`` for everything else."""
+    """Muon for the hidden weight matrices, AdamW with ``lr`` and ``betas`` for all other parameters."""
 
     name: ClassVar[str] = "muon"
-    no_shards: ClassVar[str] = "it needs whole matrices, which fsdp divides"
-    matrix_lr: Positive = 0.02  # the highest learning rate of the matrices
+    fsdp_unsupported: ClassVar[str] = "it needs full matrices, which FSDP shards"
+    matrix_lr: Positive = 0.02  # peak learning rate of the matrices
     betas: tuple[Rate, Rate] = (0.9, 0.999)
 
-    def build(self, learners: Sequence[Learner], *, fused: bool) -> list[torch.optim.Optimizer]:
+    def build(self, parameters: Sequence[TrainableParameter], *, fused: bool) -> list[torch.optim.Optimizer]:
         result: list[torch.optim.Optimizer] = []
-        if matrices := [learner for learner in learners if learner.role.is_matrix]:
+        if matrices := [each for each in parameters if each.role.is_matrix]:
             groups = self.groups(matrices, self.matrix_lr)
             result.append(MuonStep(groups, lr=self.matrix_lr, weight_decay=self.weight_decay))
-        if others := [learner for learner in learners if not learner.role.is_matrix]:
+        if others := [each for each in parameters if not each.role.is_matrix]:
             adam = AdamW(lr=self.lr, weight_decay=self.weight_decay, betas=self.betas)
             result += adam.build(others, fused=fused)
         return result
@@ -171,7 +179,8 @@ class Muon(Optimizer):
 OPTIMIZERS: dict[str, Optimizer] = {optimizer.name: optimizer for optimizer in (AdamW(), SGD(), Muon())}
 
 
-def set_rate(optimizers: Iterable[torch.optim.Optimizer], share: float) -> None:
+def set_learning_rate(optimizers: Iterable[torch.optim.Optimizer], factor: float) -> None:
+    """Set every group's learning rate to ``factor`` times its peak."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = group["highest"] * share
+            group["lr"] = group["peak_lr"] * factor

@@ -1,7 +1,7 @@
-"""One process or many: who we are among them, and how a model is spread over them.
+"""Data parallelism over the processes of ``torchrun``: process group, collectives, DDP and FSDP2.
 
-``torchrun`` says through the environment how many processes there are. Models know nothing of it: DDP wraps the whole,
-FSDP2 shards every block, found through ``model.blocks``.
+Rank and world size come from the environment variables that torchrun sets. Models contain no distributed code: DDP
+wraps the whole model, FSDP2 shards each of ``model.blocks``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from vitreous.tasks.base import OutputsOf
+from vitreous.tasks.base import OutputsModule
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among all."""
+    """Rank, world size and device of this process, with the collectives that training needs."""
 
     rank: int = 0
     size: int = 1
@@ -33,84 +33,88 @@ class World:
     def is_main(self) -> bool:
         return self.rank == 0
 
-    def share(self, batch_size: int) -> slice:
-        """This process's rows of a global batch."""
+    def local_rows(self, batch_size: int) -> slice:
+        """Return the rows of a global batch that belong to this process."""
         if batch_size % self.size:
             raise ValueError(
-                f"train.batch_size {batch_size} cannot be shared by {self.size} processes; choose a multiple of them"
+                f"train.batch_size {batch_size} is not divisible by {self.size} processes; choose a multiple"
             )
-        each = batch_size // self.size
-        return slice(self.rank * each, (self.rank + 1) * each)
+        local_size = batch_size // self.size
+        return slice(self.rank * local_size, (self.rank + 1) * local_size)
 
-    def anyone(self, flag: bool) -> bool:
-        """True on all as soon as it is true on one."""
+    def any_rank(self, flag: bool) -> bool:
+        """Return whether ``flag`` is true on any rank, the same on all."""
         if self.size == 1:
             return flag
         value = torch.tensor([float(flag)], device=self.device)
         dist.all_reduce(value, op=dist.ReduceOp.MAX)
         return bool(value.item())
 
-    def together(self, work: Callable[[], T]) -> T | None:
-        """Do something on the first process while the others wait; where it is refused, all of them stop."""
+    def run_on_main(self, work: Callable[[], T]) -> T | None:
+        """Run ``work`` on rank 0 while the others wait; if it raises ValueError, stop all ranks.
+
+        Returns the result on rank 0 and None elsewhere.
+        """
         result, refusal = None, None
         if self.is_main:
             try:
                 result = work()
             except ValueError as error:
                 refusal = error
-        refused = self.anyone(refusal is not None)
+        refused = self.any_rank(refusal is not None)
         if refusal is not None:
             raise refusal
         if refused:
-            raise SystemExit(2)  # the first process says why
+            raise SystemExit(2)  # rank 0 reports the error
         return result
 
-    def mean(self, value: Tensor) -> Tensor:
+    def all_reduce_mean(self, value: Tensor) -> Tensor:
+        """Average a tensor over all ranks."""
         if self.size > 1:
             value = value.detach().clone()
             dist.all_reduce(value, op=dist.ReduceOp.SUM)
             value /= self.size
         return value
 
-    def gathered(self, value: Any) -> list[Any]:
-        """Everybody's value, on all."""
+    def all_gather(self, value: Any) -> list[Any]:
+        """Return the picklable values of all ranks, in order of rank."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
 
-    def agree_on_buffers(self, model: nn.Module) -> None:
-        """Statistics of norms as the first process has them; DDP does so by itself, FSDP does not."""
+    def broadcast_buffers(self, model: nn.Module) -> None:
+        """Copy buffers, such as batch-norm statistics, from rank 0 to all; DDP does this itself, FSDP does not."""
         if self.size > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, 0)
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
 
 
-def join(device: str = "auto") -> World:
-    """The world that torchrun made, or a world of one."""
+def init_process_group(device: str = "auto") -> World:
+    """Join torchrun's process group, if there is one, and return this process's rank, world size and device."""
     size, rank, local = (int(os.environ.get(name, default)) for name, default in ENVIRONMENT)
     chosen = choose_device(device, local)
     if size > 1 and not dist.is_initialized():
         if chosen.startswith("cuda"):
             torch.cuda.set_device(torch.device(chosen))
         backend = "nccl" if chosen.startswith("cuda") else "gloo"
-        dist.init_process_group(backend, store=fresh_store(), rank=rank, world_size=size)
+        dist.init_process_group(backend, store=restart_store(), rank=rank, world_size=size)
     return World(rank, size, chosen) if size > 1 else World(device=chosen)
 
 
 ENVIRONMENT = (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0"))
 
 
-def fresh_store() -> Store | None:
-    """Where processes find each other, apart for every restart on one node.
+def restart_store() -> Store | None:
+    """Return a rendezvous store with a separate key prefix per restart, or None to use torch's default.
 
-    There torchrun keeps its store, with the addresses of processes that are dead, and torch 2.15 tries to reach them.
-    Between nodes each restart has a store of its own, and nodes need not agree on the number of restarts.
+    On a single node torchrun keeps its store across restarts, including the addresses of dead processes, to which torch
+    2.15 would try to connect. With several nodes each restart has a new store, and restart counts may differ by node.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or os.environ.get("GROUP_WORLD_SIZE") != "1":
         return None
@@ -118,26 +122,28 @@ def fresh_store() -> Store | None:
     return PrefixStore(f"restart {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
 
 
-def leave() -> None:
+def destroy_process_group() -> None:
+    """Leave the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def choose_device(device: str, local_rank: int) -> str:
+    """Check the requested device, or for "auto" choose CUDA, MPS or the CPU, in this order."""
     if device != "auto":
         try:
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
-            raise ValueError(f"train.device {device!r} cannot be used here ({reason}); 'auto' chooses one") from None
+            raise ValueError(f"train.device {device!r} is not available ({reason}); use 'auto' to choose one") from None
         return device
     if torch.cuda.is_available():
         return f"cuda:{local_rank}"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def spread(outputs: OutputsOf, world: World, kind: Literal["ddp", "fsdp"]) -> nn.Module:
-    """The model as the loop calls it. FSDP2 replaces the parameters in place, so optimizers are made afterwards."""
+def parallelize(outputs: OutputsModule, world: World, kind: Literal["ddp", "fsdp"]) -> nn.Module:
+    """Wrap a model with DDP, or shard it in place with FSDP2; create optimizers afterwards."""
     if world.size == 1 and kind == "ddp":
         return outputs
     if kind == "ddp":
@@ -149,7 +155,7 @@ def spread(outputs: OutputsOf, world: World, kind: Literal["ddp", "fsdp"]) -> nn
     from torch.distributed.fsdp import fully_shard
 
     if world.size == 1:
-        raise ValueError("train.parallel fsdp needs several processes: start with torchrun --nproc-per-node 2 …")
+        raise ValueError("train.parallel fsdp needs several processes; launch with torchrun --nproc-per-node 2 …")
     mesh = init_device_mesh(world.device.split(":")[0], (world.size,))
     for block in outputs.model.blocks:
         fully_shard(block, mesh=mesh)
@@ -157,7 +163,7 @@ def spread(outputs: OutputsOf, world: World, kind: Literal["ddp", "fsdp"]) -> nn
     return outputs
 
 
-def whole(value: Tensor) -> Tensor:
-    """A tensor's full value, gathered from all processes when it is sharded."""
+def gather_full(value: Tensor) -> Tensor:
+    """Gather a sharded tensor (DTensor) from all ranks; return any other tensor unchanged."""
     gather = getattr(value, "full_tensor", None)
     return gather() if gather is not None else value

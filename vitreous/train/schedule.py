@@ -1,15 +1,14 @@
-"""The learning rate as a formula of the step, so that a resumed run needs no state of it.
+"""Learning rate schedules, as stateless functions of the step.
 
     warm-up    s < W     (s + 1) / W
     cosine     s ≥ W     f + (1 − f) · ½ (1 + cos π p)        p = (s − W) / (S − W)
     linear     s ≥ W     f + (1 − f) · (1 − p)
-    steps      s ≥ W     1, ⅒, 1⁄100, … at each third of S (ResNet's)
+    steps      s ≥ W     1, ⅒, 1⁄100, … at each third of S (as for ResNet)
     constant   s ≥ W     1
 
-with S steps in all, W of them warm-up, and f the share of the rate where the schedule ends. The cosine falls to zero
-once and stays positive: without the ½(1 + …) it would turn negative halfway.
+as factors of the peak learning rate, with S steps in total, W warm-up steps and the final factor f.
 
-A schedule is chosen like a mixer: by name, by its options, or by their JSON.
+A schedule is chosen by name, as an object, or as JSON.
 """
 
 from __future__ import annotations
@@ -25,34 +24,36 @@ from vitreous.options import Named, Share
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Named):
-    """Options of a schedule. A kind of its own implements :meth:`decayed`."""
+    """Base of all schedules: linear warm-up, then :meth:`decayed`, which subclasses implement."""
 
     key: ClassVar[str] = "schedule"
-    warmup: Share = 0.05  # share of the steps in which the rate rises
+    warmup: Share = 0.05  # fraction of the steps spent on linear warm-up
 
     @classmethod
     def table(cls) -> Mapping[str, Schedule]:
         return SCHEDULES
 
     def rate(self, step: int, total: int) -> float:
-        """The share of the highest learning rate at a step, counted from 0."""
+        """Return the learning rate at a step, counted from 0, as a fraction of the peak."""
         warmup = round(self.warmup * total)
         return (step + 1) / warmup if step < warmup else self.decayed(step, total, warmup)
 
     @abstractmethod
     def decayed(self, step: int, total: int, warmup: int) -> float:
-        """The same after ``warmup`` steps."""
+        """Return the same for a step at or after ``warmup``."""
 
 
 def progress(step: int, total: int, warmup: int) -> float:
-    """From 0 after the warm-up to 1 at the end."""
+    """Return the progress after the warm-up, from 0 to 1."""
     return min(1.0, (step - warmup) / max(1, total - warmup))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine(Schedule):
+    """Half-cosine decay from the peak to ``final``."""
+
     name: ClassVar[str] = "cosine"
-    final: Share = 0.0  # share of the highest rate at the end
+    final: Share = 0.0  # final learning rate as a fraction of the peak
 
     def decayed(self, step: int, total: int, warmup: int) -> float:
         return self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * progress(step, total, warmup)))
@@ -60,8 +61,10 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Linear(Schedule):
+    """Linear decay from the peak to ``final``."""
+
     name: ClassVar[str] = "linear"
-    final: Share = 0.0  # share of the highest rate at the end
+    final: Share = 0.0  # final learning rate as a fraction of the peak
 
     def decayed(self, step: int, total: int, warmup: int) -> float:
         return self.final + (1 - self.final) * (1 - progress(step, total, warmup))
@@ -69,6 +72,8 @@ class Linear(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Steps(Schedule):
+    """Division by 10 after each third of the steps."""
+
     name: ClassVar[str] = "steps"
 
     def decayed(self, step: int, total: int, warmup: int) -> float:
@@ -77,6 +82,8 @@ class Steps(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Schedule):
+    """The peak learning rate after the warm-up."""
+
     name: ClassVar[str] = "constant"
 
     def decayed(self, step: int, total: int, warmup: int) -> float:

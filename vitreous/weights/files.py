@@ -19,6 +19,7 @@ from vitreous.models.edit import Edit, rebuild
 from vitreous.weights.bounds import check_bounds
 from vitreous.weights.folders import read_folder
 from vitreous.weights.formats import metadata_of
+from vitreous.weights.hub import fetch_repository, repository_of
 from vitreous.weights.reading import WeightsFile, first_line, read_file
 from vitreous.weights.structure import check_described, plain_name
 
@@ -49,5 +50,6 @@ def on_meta(config: ModelConfig, where: str, edits: Iterable[Edit] = ()) -> Mode
 
 def read(source: str | os.PathLike[str]) -> WeightsFile:
     """Read weights, ours or others', from a file or from the folder of a run or a model."""
-    path = Path(source)
+    repository = repository_of(source)
+    path = Path(source) if repository is None else fetch_repository(repository)
     return read_folder(path) if path.is_dir() else read_file(path)

@@ -166,7 +166,7 @@ def used_window(model: Model, path: str) -> Grid:
         assert isinstance(module, RelativeBias)
         return module.grid
     stage = re.search(r"stages\.(\d+)\.", path)
-    return attention.cut(grid_of(model.config.image_size, model.strides[int(stage[1]) if stage else -1])).window
+    return attention.partition(grid_of(model.config.image_size, model.strides[int(stage[1]) if stage else -1])).window
 
 
 def made_by(table: Tensor, maker: nn.Module | None) -> bool:

@@ -92,6 +92,8 @@ def load_foreign(file: WeightsFile, where: str, model: str | ModelConfig | None,
 def is_name(source: str | os.PathLike[str]) -> bool:
     """``vit_tiny_16.augreg_in21k`` is a name; what is there, has a folder or a known ending is a path."""
     text = str(source)
+    if isinstance(source, str) and published.is_published(text):
+        return not os.path.lexists(text)
     endings = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz")
     return isinstance(source, str) and not os.path.lexists(text) and os.sep not in text and not text.endswith(endings)
 
@@ -117,7 +119,7 @@ def load_weights(
         return report
     if isinstance(source, Mapping):
         return install(model, WeightsFile(dict(source)), "the given tensors", head=head)
-    if is_name(source) and source in published.PUBLISHED:
+    if is_name(source) and published.is_published(str(source)):
         known = published.find(str(source))
         report = install(model, files.read(published.fetch(known)), str(source), head=head)
         adopt_spec(model, known.spec(), keep_names=model.config.num_classes == known.num_classes)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vitreous.models.timm_names import from_timm
 from vitreous.options import did_you_mean
-from vitreous.spec import HALF, IMAGENET_MEAN, IMAGENET_STD, Labels, Preprocess, Spec
+from vitreous.spec import HALF_PER_CHANNEL, IMAGENET_MEAN, IMAGENET_STD, Labels, Preprocess, Spec
 from vitreous.weights.reading import first_line
 
 
@@ -57,7 +58,7 @@ def are_imagenets(labels: Labels) -> bool:
     return sum(name in {part.strip() for part in other.split(",")} for name, other in known) > 900
 
 
-HALF_NORM = (HALF, HALF)
+HALF_NORM = (HALF_PER_CHANNEL, HALF_PER_CHANNEL)
 IMAGENET_NORM = (IMAGENET_MEAN, IMAGENET_STD)
 
 
@@ -263,6 +264,8 @@ _ROWS = [
     ),
 ]
 PUBLISHED: dict[str, Published] = {row.name: row for row in _ROWS}
+#: The same files under timm's names, such as ``vit_base_patch16_224.augreg_in1k``.
+TIMM_FILES: dict[str, Published] = {row.repo.removeprefix("timm/"): row for row in _ROWS}
 
 
 def list_weights(pattern: str = "*") -> list[str]:
@@ -270,13 +273,42 @@ def list_weights(pattern: str = "*") -> list[str]:
     return [name for name in PUBLISHED if fnmatch.fnmatchcase(name, pattern)]
 
 
+def without_owner(name: str) -> str:
+    """Strip what precedes the name of timm's file, as in ``hf_hub:timm/vit_base_patch16_224.augreg_in1k``."""
+    return name.removeprefix("hf_hub:").removeprefix("hf-hub:").removeprefix("timm/")
+
+
+def is_published(name: str) -> bool:
+    return name in PUBLISHED or without_owner(name) in TIMM_FILES
+
+
 def find(name: str) -> Published:
+    """Look up a published file by its name here or by timm's."""
+    if without_owner(name) in TIMM_FILES:
+        return TIMM_FILES[without_owner(name)]
     if name not in PUBLISHED:
         raise ValueError(
             f"there is no weights file and no public weight {name!r}{did_you_mean(name, PUBLISHED)} "
             "(vt.list_weights() shows all names)"
         )
     return PUBLISHED[name]
+
+
+def find_default(model: str) -> Published:
+    """Choose the weights that ``pretrained=True`` means: those for ImageNet-1k if there are any, at 224 pixels first.
+
+    ``model`` is a model's name, timm's alias of one, or the full name of a published file.
+    """
+    if is_published(model) or "." in model:  # with a tag
+        return find(model)
+    name, pixels = from_timm(model) or (model, None)
+    rows = [row for row in PUBLISHED.values() if row.model == name]
+    if pixels:
+        rows = [row for row in rows if row.config.get("image_size") == pixels]
+    if not rows:
+        having = sorted({row.model for row in PUBLISHED.values()})
+        raise ValueError(f"no public weights are known for {model!r}{did_you_mean(model, having)}")
+    return max(rows, key=lambda row: row.num_classes == 1000)
 
 
 def fetch(weights: Published) -> Path:

@@ -1,4 +1,4 @@
-"""Costs: memory, operations, parameters, and what tables say of them."""
+"""Mutations for claims about memory, operations, parameters and published tables."""
 
 from torch import nn
 
@@ -26,7 +26,7 @@ def a_filter_per_channel(original):
 MUTATIONS = [
     Mutation(
         "activation_memory",
-        "checkpointing forgets to change the blocks",
+        "checkpointing does not wrap the blocks",
         "vitreous.train.outside:checkpoint_blocks",
         lambda original: lambda model: None,
     ),
@@ -38,7 +38,7 @@ MUTATIONS = [
     ),
     Mutation(
         "doubled_side",
-        "tokens look at the first 49 only",
+        "tokens attend to the first 49 only",
         "vitreous.layers.attention:Attend.forward",
         lambda original: lambda self, q, k, v, **_: original(self, q, k[..., :49, :], v[..., :49, :]),
     ),
@@ -50,7 +50,7 @@ MUTATIONS = [
     ),
     Mutation(
         "training_compute",
-        "the block leaves out its MLP",
+        "the block omits its MLP",
         "vitreous.layers.block:PreNormBlock.forward",
         lambda original: lambda self, x, grid, num_prefix=0: x + self.mixer(self.norm1(x), grid, num_prefix),
     ),
@@ -68,7 +68,7 @@ MUTATIONS = [
     ),
     Mutation(
         "patch_embedding_cost",
-        "every filter sees one channel",
+        "every filter covers one channel",
         "vitreous.layers.patch:PatchEmbed.__init__",
         a_filter_per_channel,
     ),

@@ -1,4 +1,4 @@
-"""Mistakes in attention, in what comes before it, and in what it is said to cost."""
+"""Mutations for claims about attention, patch embeddings and the cost of attention."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from einops import rearrange
 
 from tests.lab.mutations.base import Mutation
-from vitreous.cost import Bill
+from vitreous.cost import LayerCost
 from vitreous.layers.attention import Attend
 
 
@@ -31,13 +31,13 @@ def linear(original):
 
 def only_the_first_product(module, args, output):
     q, k, _ = args
-    return Bill(q.numel() * k.shape[-2])
+    return LayerCost(q.numel() * k.shape[-2])
 
 
 MUTATIONS = [
     Mutation(
         "smallest_object",
-        "patches are cut with their columns and rows exchanged",
+        "rows and columns are swapped within patches",
         "vitreous.layers.patch:patchify",
         lambda original: (
             lambda images, patch_size: rearrange(
@@ -47,7 +47,7 @@ MUTATIONS = [
     ),
     Mutation(
         "smallest_object",
-        "a matched filter as if noise added up like the signal",
+        "the matched filter sums noise like the signal",
         "vitreous.lab.claims.smallest_object:matched_filter",
         lambda original: lambda p: original(p) ** 0.5,
     ),
@@ -71,7 +71,7 @@ MUTATIONS = [
     ),
     Mutation(
         "permutation",
-        "a causal mask is left over from a language model",
+        "attention is causal",
         "vitreous.layers.attention:Attend.forward",
         causal,
     ),
@@ -83,37 +83,37 @@ MUTATIONS = [
     ),
     Mutation(
         "attention_eigenvalues",
-        "the softmax runs over queries instead of keys",
+        "the softmax is taken over queries instead of keys",
         "vitreous.layers.attention:Attend.forward",
         softmax_over_queries,
     ),
     Mutation(
         "attention_rank",
-        "linear attention stands in for the softmax",
+        "linear attention replaces the softmax",
         "vitreous.layers.attention:Attend.forward",
         linear,
     ),
     Mutation(
         "attention_macs",
-        "the cost of attention leaves out the product with the values",
+        "the cost of attention omits the product with the values",
         "vitreous.cost:FORMULAS",
         lambda original: {**original, Attend: only_the_first_product},
     ),
     Mutation(
         "attention_macs",
-        "the output projection is forgotten",
+        "the output projection is omitted",
         "vitreous.lab.claims.attention_macs:right",
         lambda original: lambda side, num_prefix: original(side, num_prefix) * 3 // 4,
     ),
     Mutation(
         "quadratic_term",
-        "the block's MLP is forgotten",
+        "the block's MLP is omitted",
         "vitreous.lab.claims.quadratic_term:right",
         lambda original: lambda side, width: original(side, width / 3),
     ),
     Mutation(
         "quadratic_term",
-        "no attention is found to be quadratic",
+        "no attention counts as quadratic",
         "vitreous.cost:quadratic_attention",
         lambda original: lambda model: set(),
     ),

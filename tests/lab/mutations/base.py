@@ -1,4 +1,4 @@
-"""A mistake that somebody could make, and the claim whose experiment must notice it."""
+"""Mutations: deliberate mistakes that the experiment of a claim must detect."""
 
 import importlib
 from collections.abc import Callable
@@ -6,15 +6,17 @@ from typing import Any, NamedTuple
 
 
 class Mutation(NamedTuple):
+    """A mistake patched into ``target``; the experiment of ``claim`` must then be judged broken."""
+
     claim: str
-    what: str
-    home: str  # module:attribute, dots for what lies deeper
-    wrong: Callable[[Any], Any]  # the original → what takes its place
+    description: str
+    target: str  # module:attribute, with dots for nested attributes
+    mutate: Callable[[Any], Any]  # original → replacement
 
 
-def place(home: str) -> tuple[Any, str]:
-    """The object that holds the attribute, and the attribute's name."""
-    module, path = home.split(":")
+def resolve(target: str) -> tuple[Any, str]:
+    """Return the object that holds the attribute, and the attribute's name."""
+    module, path = target.split(":")
     holder = importlib.import_module(module)
     *parents, name = path.split(".")
     for parent in parents:

@@ -1,4 +1,4 @@
-"""The claim that newcomers copy."""
+"""Mutation of the claim that serves as a template."""
 
 from tests.lab.mutations.base import Mutation
 

@@ -1,10 +1,10 @@
-"""What trained models show when they are probed."""
+"""Mutations for claims measured on small trained models."""
 
 from tests.lab.mutations.base import Mutation
 
 
-def looks_at_itself(original):
-    """Attention in which every token takes its own value only."""
+def attend_to_self(original):
+    """Attention in which every token takes only its own value."""
     return lambda self, q, k, v, **options: v
 
 
@@ -12,14 +12,14 @@ def by_largest_entry(original):
     return lambda vector: [each / max(float(x.abs().max()) for x in vector) for each in vector]
 
 
-ALONE = ("tokens that look at nobody else", "vitreous.layers.attention:Attend.forward", looks_at_itself)
+SELF_ONLY = ("tokens attend only to themselves", "vitreous.layers.attention:Attend.forward", attend_to_self)
 
 MUTATIONS = [
-    Mutation("receptive_field", *ALONE),
-    Mutation("distant_halves", *ALONE),
-    Mutation("occlusion", *ALONE),
-    Mutation("head_importance", *ALONE),
-    Mutation("sharp_minima", *ALONE),
+    Mutation("receptive_field", *SELF_ONLY),
+    Mutation("distant_halves", *SELF_ONLY),
+    Mutation("occlusion", *SELF_ONLY),
+    Mutation("head_importance", *SELF_ONLY),
+    Mutation("sharp_minima", *SELF_ONLY),
     Mutation(
         "sharp_minima",
         "a direction divided by its largest entry instead of its length",
@@ -28,11 +28,11 @@ MUTATIONS = [
     ),
     Mutation(
         "universal_approximation",
-        "positions that are forgotten",
+        "position embeddings are omitted",
         "vitreous.models.vit:make_position",
         lambda original: lambda config, grid: None,
     ),
-    Mutation("generalization_bounds", *ALONE),
+    Mutation("generalization_bounds", *SELF_ONLY),
     Mutation(
         "generalization_bounds",
         "the divergence divided by σ instead of σ²",

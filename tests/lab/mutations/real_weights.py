@@ -1,4 +1,4 @@
-"""Mistakes in attention, its measures, norms and quantizers."""
+"""Mutations of attention, its metrics, norms and quantizers, for claims measured on DeiT-Tiny."""
 
 import torch
 
@@ -31,7 +31,7 @@ def without_mask(original):
 
 
 def reversed_product(original):
-    return lambda wholes, **options: original(list(wholes)[::-1], **options)
+    return lambda matrices, **options: original(list(matrices)[::-1], **options)
 
 
 def only_down(original):
@@ -45,7 +45,7 @@ def only_down(original):
 MUTATIONS = [
     Mutation(
         "quantization",
-        "the zero point is forgotten",
+        "the zero point is omitted",
         "vitreous.lab.instruments.quantize:zero_point",
         lambda _: lambda low, high, bits: 0,
     ),
@@ -63,13 +63,13 @@ MUTATIONS = [
     ),
     Mutation(
         "rollout",
-        "the last layer stands on the right of the product",
+        "the last layer is on the right of the product",
         "vitreous.lab.claims.rollout:rollout",
         reversed_product,
     ),
     Mutation(
         "norm_placement",
-        "Post-LN leaves out the second norm",
+        "Post-LN omits the second norm",
         "vitreous.layers.block:PostNormBlock.forward",
         without_final_norm,
     ),
@@ -93,7 +93,7 @@ MUTATIONS = [
     ),
     Mutation(
         "attention_spectrum",
-        "the entropy of the spectrum is in bits, its exponential to the base e",
+        "the entropy of the spectrum is in bits, but its exponential has base e",
         "vitreous.explain.measures:entropy",
         lambda original: lambda weights: original(weights) / torch.tensor(2.0).log(),
     ),

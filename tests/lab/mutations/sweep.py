@@ -1,4 +1,4 @@
-"""Mistakes in models, training and measures that the experiments on trained models must notice."""
+"""Mutations of models, training and metrics for claims measured on the sweep."""
 
 import torch.nn.functional as F
 from einops import rearrange
@@ -12,14 +12,14 @@ def all_positions_learned(make):
 
 
 def every_window_projected(forward):
-    """The right tokens, dearly: a convolution of stride 1, of which most is thrown away."""
+    """Compute the correct tokens by a convolution of stride 1, most of whose output is dropped."""
 
-    def dear(self, images):
-        (tall, wide), proj = self.patch_size, self.proj
+    def convolve_all(self, images):
+        (height, width), proj = self.patch_size, self.proj
         every = F.conv2d(images, proj.weight, proj.bias)
-        return rearrange(every[:, :, ::tall, ::wide], "b d y x -> b (y x) d")
+        return rearrange(every[:, :, ::height, ::width], "b d y x -> b (y x) d")
 
-    return dear
+    return convolve_all
 
 
 def no_residual(forward):
@@ -38,7 +38,7 @@ MUTATIONS = [
     ),
     Mutation(
         "scaling_law",
-        "the exponent has lost its sign",
+        "the exponent lacks its sign",
         "vitreous.lab.claims.scaling_law:falling",
         lambda falling: lambda size, exponent: size**exponent,
     ),

@@ -1,4 +1,4 @@
-"""Norms, regularization, schedules and losses."""
+"""Mutations for claims about norms, regularization, schedules and losses."""
 
 import math
 
@@ -10,8 +10,8 @@ from vitreous.data import mixing
 from vitreous.samples import Classes
 
 
-def deviation_plus_eps(self, x):
-    """LayerNorm with ε beside the root."""
+def eps_beside_root(self, x):
+    """LayerNorm with ε added to the standard deviation."""
     mean, deviation = x.mean(-1, keepdim=True), x.std(-1, keepdim=True, correction=0)
     return (x - mean) / (deviation + self.eps)
 
@@ -20,13 +20,13 @@ def unbiased(self, x):
     return (x - x.mean((1, 2), keepdim=True)) / (x.var((1, 2), keepdim=True) + self.eps).sqrt()
 
 
-def undivided(self, x):
-    """DropPath that forgets to divide by what it keeps."""
+def without_rescaling(self, x):
+    """DropPath that does not rescale the kept branches."""
     keep = x.new_empty(x.shape[:1] + (1,) * (x.ndim - 1)).bernoulli_(1 - self.rate)
     return x * keep if self.training else x
 
 
-def one_coin(self, x):
+def one_draw(self, x):
     return x * (torch.rand(()) >= self.rate) / (1 - self.rate) if self.training else x
 
 
@@ -36,7 +36,7 @@ def one_weight(augment, size, draws):
 
 
 def label_as_drawn(original):
-    """CutMix whose label keeps the λ that was drawn, although the box was cut off at the border."""
+    """CutMix whose label keeps the sampled λ, although the box was clipped at the border."""
 
     def mix(images, targets, augment, draws):
         mixed, _ = original(images, targets, augment, draws)
@@ -48,8 +48,8 @@ def label_as_drawn(original):
     return mix
 
 
-def bias_inside(original):
-    """Attention that divides the bias by √d with the rest."""
+def scale_bias(original):
+    """Attention that divides the bias by √d as well."""
 
     def forward(self, q, k, v, *, bias=None, **options):
         return original(self, q, k, v, bias=None if bias is None else bias * self.scale(q), **options)
@@ -57,9 +57,9 @@ def bias_inside(original):
     return forward
 
 
-def without_squared_temperature(pupil, advice, task):
-    believed, known = ((logits / task.temperature).log_softmax(dim=1) for logits in (pupil, advice))
-    return F.kl_div(believed, known, log_target=True, reduction="batchmean")
+def without_squared_temperature(student_logits, teacher_logits, task):
+    student, teacher = ((logits / task.temperature).log_softmax(dim=1) for logits in (student_logits, teacher_logits))
+    return F.kl_div(student, teacher, log_target=True, reduction="batchmean")
 
 
 def class_head_alone(heads):
@@ -71,7 +71,7 @@ MUTATIONS = [
         "layer_norm",
         "ε is added to the deviation, not to the variance",
         "torch.nn:LayerNorm.forward",
-        lambda original: deviation_plus_eps,
+        lambda original: eps_beside_root,
     ),
     Mutation(
         "layer_norm",
@@ -81,37 +81,37 @@ MUTATIONS = [
     ),
     Mutation(
         "drop_path",
-        "kept branches are not divided by the share that is kept",
+        "kept branches are not rescaled",
         "vitreous.layers.drop:DropPath.forward",
-        lambda original: undivided,
+        lambda original: without_rescaling,
     ),
     Mutation(
         "drop_path",
-        "one coin for the whole batch",
+        "one draw for the whole batch",
         "vitreous.layers.drop:DropPath.forward",
-        lambda original: one_coin,
+        lambda original: one_draw,
     ),
     Mutation(
         "cutmix",
-        "MixUp in the place of CutMix",
-        "vitreous.data.mixing:KINDS",
+        "MixUp instead of CutMix",
+        "vitreous.data.mixing:MIXERS",
         lambda original: {**original, "cutmix": one_weight},
     ),
     Mutation(
         "cutmix",
-        "the label keeps the λ that was drawn",
+        "the label keeps the sampled λ",
         "vitreous.lab.claims.cutmix:mix",
         label_as_drawn,
     ),
     Mutation(
         "cosine_schedule",
-        "a bare cosine that turns negative",
+        "a cosine that becomes negative",
         "vitreous.train.schedule:Cosine.decayed",
         lambda original: lambda self, step, total, warmup: math.cos(math.pi * (step - warmup) / (total - warmup)),
     ),
     Mutation(
         "cosine_schedule",
-        "the warm-up is counted as a part of the decay",
+        "the warm-up counts as part of the decay",
         "vitreous.train.schedule:Cosine.decayed",
         lambda original: lambda self, step, total, warmup: (1 + math.cos(math.pi * step / total)) / 2,
     ),
@@ -119,18 +119,18 @@ MUTATIONS = [
         "relative_bias",
         "the bias is divided by √d too",
         "vitreous.layers.attention:Attend.forward",
-        bias_inside,
+        scale_bias,
     ),
     Mutation(
         "distillation_loss",
-        "no T² before the soft loss",
-        "vitreous.tasks.distill:disagreement",
+        "the soft loss lacks its factor T²",
+        "vitreous.tasks.distill:distillation_loss",
         lambda original: without_squared_temperature,
     ),
     Mutation(
         "distillation_loss",
-        "the class head answers alone",
-        "vitreous.models.base:combine",
+        "only the class head predicts",
+        "vitreous.models.base:mean_logits",
         lambda original: class_head_alone,
     ),
     Mutation(
@@ -141,13 +141,13 @@ MUTATIONS = [
     ),
     Mutation(
         "detection_loss",
-        "objects are matched to predictions in their order",
+        "objects are matched to predictions by index",
         "vitreous.lab.claims.detection_loss:match",
         lambda original: lambda logits, boxes, classes, truth: torch.arange(classes.shape[1]).expand_as(classes),
     ),
     Mutation(
         "detection_loss",
-        "the right condition is the one at the prediction's index too",
+        "the correct mask also uses the prediction's index",
         "vitreous.lab.claims.detection_loss:of_the_target",
         lambda original: lambda matched, logits: matched < 3,
     ),
@@ -159,7 +159,7 @@ MUTATIONS = [
     ),
     Mutation(
         "truncated_normal",
-        "bounds that cut at two deviations",
+        "bounds at two standard deviations",
         "vitreous.lab.claims.truncated_normal:trunc_normal_",
         lambda original: lambda tensor, std: torch.nn.init.trunc_normal_(tensor, std=std, a=-2 * std, b=2 * std),
     ),

@@ -1,1 +1,1 @@
-"""Blocks compiled by Inductor, kept on disk, and loaded without a compiler."""
+"""Blocks compiled by Inductor, cached on disk, and loaded without a compiler."""

@@ -1,5 +1,5 @@
-"""An exported program in, a compiled package out: a program of its own, so that a crash of the compiler, or of a kernel
-that it tries, harms nobody, and its settings and imports stay here.
+"""Compile an exported program into a package: a script run as a subprocess, so that a crash of the compiler or
+of an autotuned kernel is harmless, and its settings and imports do not leak.
 
     python compile_package.py program.pt2 package.pt2 '{"threads": 2, "options": {"freezing": true}}'
 """
@@ -15,7 +15,7 @@ from torch._inductor import aoti_compile_and_package
 
 def main(program: str, package: str, settings: str) -> None:
     chosen = json.loads(settings)
-    torch.set_num_threads(chosen["threads"])  # which the compiler writes into its loops
+    torch.set_num_threads(chosen["threads"])  # the compiler hard-codes the number of threads
     aoti_compile_and_package(torch.export.load(program), package_path=package, inductor_configs=chosen["options"])
 
 

@@ -1,10 +1,10 @@
-"""Inductor as an engine: every block of the model compiled, everything around the blocks as it was.
+"""The Inductor engine: each block of a model is compiled, and the rest runs eagerly.
 
-Blocks that differ in their weights alone are compiled once, so that a ViT of any depth costs one compilation. What was
-compiled is kept on disk (``packages.py``); the next start only loads it.
+Blocks that differ only in their weights are compiled once, so a ViT of any depth costs one compilation. Compiled
+packages are cached on disk (``packages.py``); the next start only loads them.
 
-float32 leaves matrix products to the BLAS library, and weights where they are. bfloat16 packs weights for Inductor's
-own products, which reach AMX even where oneDNN's do not survive; there attention is written as two such products.
+In float32 matrix products go to BLAS and the weights are shared. In bfloat16 weights are packed for Inductor's own GEMM
+kernels, which use AMX even on machines where oneDNN's kernels crash; attention is then written as two matrix products.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch._C._aoti import AOTIModelPackageLoader as Loader
 
-from vitreous.deploy.compiled.packages import Package, Piece
-from vitreous.deploy.engine import Tell, Unfit, sharing_copy
-from vitreous.deploy.shortcuts import Shortened
+from vitreous.deploy.compiled.packages import BoundBlock, Package
+from vitreous.deploy.engine import EngineUnavailable, ProgressCallback, copy_sharing_weights
+from vitreous.deploy.shortcuts import InferenceModel
 from vitreous.layers.attention import Attend
 from vitreous.layers.layout import AnyLayout
 from vitreous.machine import bf16_is_safe, cpp_compiler
@@ -34,7 +34,7 @@ from vitreous.models.base import Model
 
 
 class Compiled(nn.Module):
-    """The model with compiled blocks, for any batch of images of the sizes that it was prepared for."""
+    """A model with compiled blocks, for any batch size and for the image sizes that it was compiled for."""
 
     def __init__(self, skeleton: nn.Module, sizes: set[tuple[int, int]]) -> None:
         super().__init__()
@@ -46,46 +46,46 @@ class Compiled(nn.Module):
         if tuple(images.shape[2:]) not in self.sizes:
             known = ", ".join(f"{height}×{width}" for height, width in sorted(self.sizes))
             size = "×".join(map(str, images.shape[2:]))
-            raise ValueError(f"compiled for images of {known} pixels, got {size}; prepare it with such an example too")
+            raise ValueError(f"compiled for images of {known} pixels, got {size}; add an example of that size")
         return self.skeleton(images)
 
 
 @dataclass(frozen=True)
-class Use:
-    """What a block is given in a forward pass: a tensor, and plain values."""
+class BlockCall:
+    """The arguments of a block in a forward pass: one tensor and constants."""
 
     block: nn.Module
     x: Tensor
-    rest: tuple[Any, ...]
+    args: tuple[Any, ...]
     options: dict[str, Any]
 
     @property
-    def kind(self) -> str:
-        """The same for any number of images."""
-        return f"{tuple(self.x.shape[1:])} {self.rest} {self.options}"
+    def signature(self) -> str:
+        """Shape without the batch size, and the constants."""
+        return f"{tuple(self.x.shape[1:])} {self.args} {self.options}"
 
-    def piece(self, dtype: torch.dtype, outside_calls: bool) -> Piece:
+    def bound(self, dtype: torch.dtype, allow_external_calls: bool) -> BoundBlock:
         block = self.block if dtype is torch.float32 else copy.deepcopy(self.block).to(dtype)
-        if not outside_calls:
-            seams = [part for part in block.modules() if isinstance(part, Attend)]
-            put_in_place(block, {seam: ProductAttend(seam) for seam in seams})
-        return Piece(block, self.rest, self.options, dtype)
+        if not allow_external_calls:
+            attends = [part for part in block.modules() if isinstance(part, Attend)]
+            replace_modules(block, {attend: MatmulAttend(attend) for attend in attends})
+        return BoundBlock(block, self.args, self.options, dtype)
 
 
 class CompiledBlock(nn.Module):
-    """Stands in a block's place. For each of its uses, which differ by the shape of the image, something that runs."""
+    """Replacement of a block: one compiled package per call signature, which differs by image size."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.runs: dict[str, tuple[Piece, Loader]] = {}  # the piece keeps the weights alive
+        self.packages: dict[str, tuple[BoundBlock, Loader]] = {}  # the block keeps the weights alive
 
-    def forward(self, x: Tensor, *rest: Any, **options: Any) -> Tensor:
-        _, loader = self.runs[Use(self, x, rest, options).kind]
+    def forward(self, x: Tensor, *args: Any, **options: Any) -> Tensor:
+        _, loader = self.packages[BlockCall(self, x, args, options).signature]
         return loader.run([x.contiguous()])[0]
 
 
-class ProductAttend(nn.Module):
-    """What :class:`Attend` computes, as two products and a softmax: no fused kernel, which would be oneDNN's."""
+class MatmulAttend(nn.Module):
+    """:class:`Attend` as two matrix products and a softmax, without the fused kernel, which would call oneDNN."""
 
     def __init__(self, attend: Attend) -> None:
         super().__init__()
@@ -112,104 +112,105 @@ class ProductAttend(nn.Module):
         return weights.to(v.dtype) @ v
 
 
-@torch.inference_mode(False)  # whose tensors cannot be traced
+@torch.inference_mode(False)  # inference tensors cannot be traced
 @torch.no_grad()
-def prepare(
-    model: Model | Shortened,
+def compile_blocks(
+    model: Model | InferenceModel,
     example: Tensor | Sequence[Tensor],
     *,
     dtype: torch.dtype = torch.float32,
     cache: Path,
-    tell: Tell = lambda words: None,
+    progress: ProgressCallback = lambda words: None,
 ) -> Compiled:
-    """Compile the model's blocks for images like the examples, or load what ``cache`` keeps of an earlier start.
+    """Compile the model's blocks for images of the examples' sizes, or load them from the folder ``cache``.
 
-    The model is left as it is and its weights are shared, except in bfloat16. ``tell`` hears of progress.
+    The model is left unchanged; the result shares its weights, except in bfloat16.
     """
     if dtype not in (torch.float32, torch.bfloat16):
-        raise Unfit(f"blocks are compiled in float32 or bfloat16, not in {dtype}")
+        raise EngineUnavailable(f"blocks are compiled in float32 or bfloat16, got {dtype}")
     if {(weight.device.type, weight.dtype) for weight in model.parameters()} != {("cpu", torch.float32)}:
-        raise Unfit("only a float32 model on the CPU is compiled; move it there with model.cpu().float()")
+        raise EngineUnavailable("only float32 models on the CPU can be compiled; convert with model.cpu().float()")
     examples = [example] if isinstance(example, Tensor) else list(example)
-    skeleton = sharing_copy(model).eval()
-    outside_calls = dtype is torch.float32 or bf16_is_safe()
-    uses = [use for images in examples for use in watch(skeleton, images)]
-    packages = [Package(use.piece(dtype, outside_calls), use.x, outside_calls) for use in uses]
-    stand_ins = {use.block: CompiledBlock() for use in uses}
-    for use, package, loader in zip(uses, packages, load_all(packages, cache, tell), strict=True):
-        stand_ins[use.block].runs[use.kind] = package.piece, loader
-    put_in_place(skeleton, stand_ins)
+    skeleton = copy_sharing_weights(model).eval()
+    allow_external_calls = dtype is torch.float32 or bf16_is_safe()
+    calls = [call for images in examples for call in record_block_calls(skeleton, images)]
+    packages = [Package(call.bound(dtype, allow_external_calls), call.x, allow_external_calls) for call in calls]
+    replacements = {call.block: CompiledBlock() for call in calls}
+    for call, package, loader in zip(calls, packages, load_or_compile(packages, cache, progress), strict=True):
+        replacements[call.block].packages[call.signature] = package.bound, loader
+    replace_modules(skeleton, replacements)
     return Compiled(skeleton, {(images.shape[2], images.shape[3]) for images in examples})
 
 
-def watch(model: Model | Shortened, images: Tensor) -> list[Use]:
-    """What every block is given in a forward pass. One image is enough to know; for a tracer there are at least two,
-    since it takes a batch of one for a constant.
+def record_block_calls(model: Model | InferenceModel, images: Tensor) -> list[BlockCall]:
+    """Run one image and record the call of every block, repeated to a batch of at least two.
+
+    The tracer would specialize on a batch of one.
     """
-    batch, uses = max(2, len(images)), list[Use]()
+    batch, calls = max(2, len(images)), list[BlockCall]()
 
-    def note(block: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
-        x, *rest = given
-        uses.append(Use(block, x.repeat(batch, *[1] * (x.ndim - 1)), tuple(rest), options))
+    def record(block: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        x, *args = inputs
+        calls.append(BlockCall(block, x.repeat(batch, *[1] * (x.ndim - 1)), tuple(args), options))
 
-    hooks = [block.register_forward_pre_hook(note, with_kwargs=True) for block in dict.fromkeys(model.blocks)]
+    hooks = [block.register_forward_pre_hook(record, with_kwargs=True) for block in dict.fromkeys(model.blocks)]
     model(images[:1])
     for hook in hooks:
         hook.remove()
-    if not uses:
-        raise Unfit(f"{type(model).__name__} has no blocks to compile")
-    return uses
+    if not calls:
+        raise EngineUnavailable(f"{type(model).__name__} has no blocks to compile")
+    return calls
 
 
 def check_cpp_compiler() -> None:
     if cpp_compiler() is None:
-        raise Unfit("no C++ compiler found; install g++ or clang++, or name another one in CXX")
+        raise EngineUnavailable("no C++ compiler found; install g++ or clang++, or set CXX")
 
 
-def load_all(packages: Sequence[Package], cache: Path, tell: Tell) -> list[Loader]:
-    """What runs each package; what ``cache`` does not hold, or no longer whole, is compiled first, every kind once."""
+def load_or_compile(packages: Sequence[Package], cache: Path, progress: ProgressCallback) -> list[Loader]:
+    """Return a loader per package; packages missing or damaged in ``cache`` are compiled first, each kind once."""
     loaders = [package.load(cache) for package in packages]
     missing = {package.name: package for package, loader in zip(packages, loaders, strict=True) if loader is None}
     if missing:
         check_cpp_compiler()
-        with writable(cache, tell) as folder:
-            make_all(list(missing.values()), folder, tell)
+        with writable_folder(cache, progress) as folder:
+            compile_all(list(missing.values()), folder, progress)
             pairs = zip(packages, loaders, strict=True)
             loaders = [package.load(folder) if loader is None else loader for package, loader in pairs]
     found = [loader for loader in loaders if loader is not None]
     if len(found) < len(packages):
-        raise Unfit("a block was compiled, but torch cannot load it")
+        raise EngineUnavailable("torch cannot load a block that was just compiled")
     return found
 
 
-def make_all(packages: Sequence[Package], folder: Path, tell: Tell) -> None:
-    """Several at a time, except where kernels are chosen by trial: there the others would be in the way."""
+def compile_all(packages: Sequence[Package], folder: Path, progress: ProgressCallback) -> None:
+    """Compile in parallel, except with autotuning, whose timings parallel work would disturb."""
 
     def make(number: int) -> None:
-        tell(f"compiling kind {number + 1} of {len(packages)} kinds of block")
-        packages[number].make(folder)
+        progress(f"compiling block {number + 1} of {len(packages)}")
+        packages[number].compile(folder)
 
-    at_once = 1 if packages[0].piece.frozen else torch.get_num_threads()
+    at_once = 1 if packages[0].bound.frozen else torch.get_num_threads()
     with ThreadPoolExecutor(max_workers=at_once) as workers:
         list(workers.map(make, range(len(packages))))
 
 
 @contextmanager
-def writable(cache: Path, tell: Tell) -> Iterator[Path]:
-    """The folder, or one for this time only if nothing can be written there."""
-    with tempfile.TemporaryDirectory() as instead:
+def writable_folder(cache: Path, progress: ProgressCallback) -> Iterator[Path]:
+    """Yield ``cache``, or a temporary folder if it is not writable."""
+    with tempfile.TemporaryDirectory() as temporary:
         try:
             cache.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=cache):
                 folder = cache
         except OSError as error:
-            tell(f"the compiled blocks are not kept: {cache} cannot be written ({error.strerror})")
-            folder = Path(instead)
+            progress(f"compiled blocks are not cached: cannot write to {cache} ({error.strerror})")
+            folder = Path(temporary)
         yield folder
 
 
-def put_in_place(model: nn.Module, stand_ins: Mapping[nn.Module, nn.Module]) -> None:
+def replace_modules(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> None:
     for owner in list(model.modules()):
         for name, child in owner.named_children():
-            if child in stand_ins:
-                setattr(owner, name, stand_ins[child])
+            if child in replacements:
+                setattr(owner, name, replacements[child])

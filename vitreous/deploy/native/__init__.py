@@ -1,1 +1,1 @@
-"""Linear layers in small integers, with a kernel of our own that is compiled on the machine it runs on."""
+"""CPU kernels for quantized and float32 linear layers and attention, compiled from C on the machine they run on."""

@@ -1,9 +1,10 @@
-"""A block whose norms, activation, LayerScale and residual sums are done by the kernels of its linear layers.
+"""A transformer block with norms, activation, LayerScale and residual sums fused into the linear kernels.
 
-    x + γ₁ · proj(attend(qkv(norm(x))))        three calls: qkv takes the norm with it, proj γ₁ and the sum
+    x + γ₁ · proj(attend(qkv(norm(x))))        three calls: the norm is fused into qkv, γ₁ and the sum into proj
     x + γ₂ · fc2(gelu(fc1(norm(x))))           one call
 
-Where a block is something else, or one of its layers stays in float, that half of it is left as it is.
+The attention half and the MLP half are fused independently; a half that does not match the pattern, or that has a layer
+outside the precision plan, runs unchanged.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from vitreous.layers.position import Grid
 
 
 class NativeBlock(nn.Module):
-    """``block``, whose name is ``home``, in inference, with as much of it as can be in a few calls."""
+    """Inference version of the block called ``name`` in its model, with each half fused where possible."""
 
-    def __init__(self, block: PreNormBlock, home: str, converter: Converter) -> None:
+    def __init__(self, block: PreNormBlock, name: str, converter: Converter) -> None:
         super().__init__()
         self.block = block
-        qkv, proj, fc1, fc2 = (f"{home}.{part}" for part in ("mixer.qkv", "mixer.proj", "mlp.fc1", "mlp.fc2"))
+        qkv, proj, fc1, fc2 = (f"{name}.{part}" for part in ("mixer.qkv", "mixer.proj", "mlp.fc1", "mlp.fc2"))
         mixer, mlp, norm1, norm2 = block.mixer, block.mlp, block.norm1, block.norm2
         self.fuses_mixer = self.fuses_mlp = False
-        if converter.wants(qkv, proj) and type(mixer) is SelfAttention and is_layer_norm(norm1):
+        if converter.covers(qkv, proj) and type(mixer) is SelfAttention and is_layer_norm(norm1):
             self.fuses_mixer = True
-            mixer.add_module("qkv", converter.linear(qkv, norm=norm1, lends=True))
-            mixer.add_module("attend", converter.attend(mixer.attend, lends=True))
+            mixer.add_module("qkv", converter.linear(qkv, norm=norm1, reuse_output=True))
+            mixer.add_module("attend", converter.attend(mixer.attend, reuse_output=True))
             mixer.add_module("proj", converter.linear(proj, scale=gamma(block.scale1)))
-        if converter.wants(fc1, fc2) and type(mlp) is Mlp and is_exact_gelu(mlp.act) and is_layer_norm(norm2):
+        if converter.covers(fc1, fc2) and type(mlp) is Mlp and is_exact_gelu(mlp.act) and is_layer_norm(norm2):
             self.fuses_mlp = True
             block.mlp = converter.mlp(fc1, fc2, norm=norm2, scale=gamma(block.scale2))
 
@@ -43,7 +44,7 @@ class NativeBlock(nn.Module):
         block, mixer = self.block, self.block.mixer
         if self.fuses_mixer:
             assert isinstance(mixer, SelfAttention)
-            x = mixer.proj(mixer.look(x, grid, num_prefix), x)
+            x = mixer.proj(mixer.attend_heads(x, grid, num_prefix), x)
         else:
             x = x + block.scale1(mixer(block.norm1(x), grid, num_prefix))
         if self.fuses_mlp:

@@ -1,4 +1,4 @@
-"""The kernel, compiled once for this machine and kept: a C file becomes a library that ctypes opens."""
+"""Compile the C kernels for this machine, cache the shared library, and open it with ctypes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import subprocess
 from pathlib import Path
 
 from vitreous import machine
-from vitreous.deploy.engine import Unfit
-from vitreous.files import digest, replacing
+from vitreous.deploy.engine import EngineUnavailable
+from vitreous.files import atomic_replacement, digest
 
-HOME = Path(__file__).parent
-SOURCES = sorted(HOME.glob("*.c"))
-HEADERS = sorted(HOME.glob("*.h"))
+FOLDER = Path(__file__).parent
+SOURCES = sorted(FOLDER.glob("*.c"))
+HEADERS = sorted(FOLDER.glob("*.h"))
 
-#: What to compile for, best first: the CPU flags it needs, and how to say so to the compiler.
+#: Instruction sets, best first: the CPU flags each requires, and its compiler options.
 LEVELS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
     "amx": (
         frozenset({"amx_tile", "amx_int8", "amx_bf16", "avx512_vnni"}),
@@ -29,9 +29,9 @@ LEVELS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
     "portable": (frozenset(), ()),
 }
 
-#: Loops become vectors only where sums may be reordered. All of -ffast-math would do, but a library linked with it
-#: changes how the whole process rounds small numbers.
-LOOSE = (
+#: Reductions are vectorized only if sums may be reordered. -ffast-math would allow it too, but a library linked with it
+#: makes the whole process flush denormals to zero.
+REORDERED_SUMS = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fno-signed-zeros",
@@ -40,15 +40,15 @@ LOOSE = (
     "-fno-strict-aliasing",
 )
 
-#: Run in a process of its own: on some virtual machines an instruction that the CPU announces ends the process.
+#: Run in a subprocess: on some virtual machines an instruction that the CPU advertises kills the process.
 TRIAL = "from vitreous.deploy.native.trial import main; main({path!r})"
 
 
-def compile_library(level: str, *more: str, folder: Path | None = None) -> Path:
-    """The library for one of the ``LEVELS``, from the cache if it was compiled before."""
+def compile_library(level: str, *extra_options: str, folder: Path | None = None) -> Path:
+    """Return the library for one of the ``LEVELS``, compiled unless it is cached already."""
     compiler = machine.c_compiler()
     if compiler is None:
-        raise Unfit("no C compiler found (gcc or clang, or the one that the variable CC names)")
+        raise EngineUnavailable("no C compiler found; install gcc or clang, or set CC")
     options = [
         "-O3",
         "-std=gnu11",
@@ -56,20 +56,20 @@ def compile_library(level: str, *more: str, folder: Path | None = None) -> Path:
         "-shared",
         "-fopenmp",
         "-fno-strict-aliasing",
-        *LOOSE,
+        *REORDERED_SUMS,
         *LEVELS[level][1],
-        *more,
+        *extra_options,
     ]
     identity = "\n".join([compiler, *options, *(path.read_text() for path in (*SOURCES, *HEADERS))])
     folder = machine.cache_folder() if folder is None else folder
     library = folder / f"linear-{level}-{digest(identity)[:16]}.so"
     if not library.exists():
-        with replacing(library) as fresh:
+        with atomic_replacement(library) as fresh:
             command = [compiler, *options, *map(str, SOURCES), "-o", str(fresh), "-lm"]
             result = subprocess.run(command, capture_output=True, text=True, check=False)
             if result.returncode:
-                raise Unfit(f"{compiler} cannot compile the kernel: {last_line(result.stderr)}")
-    machine.used(library)
+                raise EngineUnavailable(f"{compiler} failed to compile the kernels: {last_line(result.stderr)}")
+    machine.mark_used(library)
     return library
 
 
@@ -78,7 +78,7 @@ def last_line(text: str) -> str:
 
 
 def library() -> tuple[str, ctypes.CDLL]:
-    """The best level that works here, and its library: compiled, and tried out in another process."""
+    """Return the best level that passes its self-test on this machine, with its library."""
     return library_for(machine.cpu_flags())
 
 
@@ -90,21 +90,21 @@ def library_for(flags: frozenset[str]) -> tuple[str, ctypes.CDLL]:
             continue
         try:
             path = compile_library(level)
-        except Unfit as reason:
+        except EngineUnavailable as reason:
             reasons.append(f"{level}: {reason}")
             continue
         if machine.survives(TRIAL.format(path=str(path))):
             return level, open_library(path)
-        reasons.append(f"{level}: the kernel does not work in a trial")
-    raise Unfit("; ".join(reasons) or "the kernel is made for x86 CPUs with AVX2 or better")
+        reasons.append(f"{level}: the kernels fail their self-test")
+    raise EngineUnavailable("; ".join(reasons) or "the kernels need an x86 CPU with AVX2 or better")
 
 
 def open_library(path: Path) -> ctypes.CDLL:
     opened = ctypes.CDLL(str(path))
-    for room in (opened.room, opened.mlp_room, opened.attention_room):
-        room.restype = ctypes.c_long
+    for size in (opened.linear_workspace_bytes, opened.mlp_workspace_bytes, opened.attention_workspace_bytes):
+        size.restype = ctypes.c_long
     for kernel in (opened.linear, opened.mlp, opened.attention):
         kernel.restype = None
-    if opened.ready():
-        raise Unfit("the operating system does not give AMX tiles to this process")
+    if opened.init():
+        raise EngineUnavailable("the operating system refuses AMX tiles to this process")
     return opened

@@ -1,7 +1,7 @@
-"""Fixed ranges for activations, found with images: static quantization saves the search for extremes at run time.
+"""Calibration for static quantization: fixed activation ranges save the min/max reduction at run time.
 
-The extremes themselves are kept. To cut them off, so that the others are rounded more finely, is the usual advice, but
-what sticks out in a vision transformer matters: with cuts that were best for each layer DeiT-Tiny's logits got worse.
+Ranges are the minimum and maximum, without clipping. Clipping outliers is the usual advice, but a vision transformer
+depends on them: with the best clipping threshold per layer DeiT-Tiny's logits got worse.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from vitreous.deploy.native.convert import Range
 
 
 @torch.inference_mode()
-def find_ranges(model: nn.Module, images: Tensor, names: Iterable[str], top: int) -> dict[str, Range]:
-    """For each layer named the low and the step that its inputs are rounded with, to integers from 0 to ``top``."""
+def calibrate_ranges(model: nn.Module, images: Tensor, names: Iterable[str], top: int) -> dict[str, Range]:
+    """Return per layer the (low, step) that quantizes its inputs to integers from 0 to ``top``."""
     found: dict[str, Range] = {}
 
-    def look(name: str, given: tuple[Tensor, ...]) -> None:
+    def observe(name: str, inputs: tuple[Tensor, ...]) -> None:
         low, step = found.get(name, (0.0, 0.0))
-        high = max(low + step * top, float(given[0].max()))
-        low = min(low, float(given[0].min()))
+        high = max(low + step * top, float(inputs[0].max()))
+        low = min(low, float(inputs[0].min()))
         found[name] = low, max(high - low, 1e-30) / top
 
     hooks = [
-        model.get_submodule(name).register_forward_pre_hook(lambda _, given, name=name: look(name, given))
+        model.get_submodule(name).register_forward_pre_hook(lambda _, inputs, name=name: observe(name, inputs))
         for name in names
     ]
     try:

@@ -1,4 +1,4 @@
-"""Memory for the backward pass grows with the square of the tokens: only where attention weights are kept."""
+"""Activation memory grows with the square of the number of tokens only where attention weights are stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vitreous.train import outside
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from vitreous.lab.outcome import Outcome
+    from vitreous.lab.outcome import ClaimOutcome
 
 CLAIM = Claim(
     title="Activation memory and checkpointing",
@@ -30,43 +30,44 @@ CLAIM = Claim(
     "checkpointing, which computes the matrix again, makes memory linear in the tokens.",
     sources=(Source.PRINCIPLES, Source.PIXELS, Source.MODERN),
     formula=r"O(n^2) \; \mathrm{or} \; O(n^2 d), \quad \mathrm{checkpointed} \; O(n)",
-    right="The matrices take h·n² numbers a layer, whatever the width. Checkpointing makes linear what is kept between "
-    "the passes; at the peak one layer's matrices are still there in full. Fused attention never holds them, so it is "
-    "linear from the start.",
+    right="The matrices hold h·n² entries per layer, whatever the width. Checkpointing makes the memory kept "
+    "between the two passes linear; at the peak one layer's matrices are still materialized. Fused attention never "
+    "materializes them, so it is linear from the start.",
     right_formula=r"O(h n^2 + n d) \; \mathrm{explicit}, \quad O(n d) \; \mathrm{fused}",
-    meaning="Use fused attention first: it removes the square without computing a block twice. Checkpointing then "
-    "keeps one input per block, and the activations of one block at a time. With explicit attention (to look at the "
-    "weights, say) one layer alone can exhaust the memory of a large image, checkpointed or not.",
+    meaning="Use fused attention first: it removes the quadratic memory without recomputing a block. Checkpointing "
+    "then keeps one input per block, and the activations of one block at a time. With explicit attention (to inspect "
+    "the weights, say) a single layer can exhaust the memory on a large image, checkpointed or not.",
 )
 
 
 def document(*, explicit: bool, checkpointed: bool, peak: bool) -> float:
-    """The power of n that the texts give: they know of no other attention and of no peak."""
+    """Exponent of n given by the texts, which consider neither fused attention nor the peak."""
     return 1.0 if checkpointed else 2.0
 
 
 def right(*, explicit: bool, checkpointed: bool, peak: bool) -> float:
+    """Exponent of n, which is 2 only where explicit attention matrices are held."""
     return 2.0 if explicit and (peak or not checkpointed) else 1.0
 
 
 class Held(NamedTuple):
-    """Bytes that are alive between the two passes, and the most that ever are."""
+    """Bytes held between forward and backward pass, and the peak over both."""
 
     stored: int
     peak: int
 
 
 def measure(side: int, *, explicit: bool, checkpointed: bool = False, dim: int = 16, heads: int = 8) -> Held:
-    """One training step of a small ViT on an image of ``side`` × ``side`` tokens."""
+    """Run one training step of a small ViT on an image of ``side`` × ``side`` tokens."""
     model = small_vit(side, dim, heads)
     if checkpointed:
         outside.checkpoint_blocks(model)
     images = torch.zeros(1, 3, 4 * side, 4 * side)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    given = [images, *model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None)]
-    looking = record(model, reduce=lambda weights: weights.new_zeros(1)) if explicit else nullcontext()
-    with looking, Memory(given) as memory:
+    preallocated = [images, *model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None)]
+    recording = record(model, reduce=lambda weights: weights.new_zeros(1)) if explicit else nullcontext()
+    with recording, Memory(preallocated) as memory:
         score = model(images).sum()
         stored = memory.now
         score.backward()
@@ -82,12 +83,12 @@ def small_vit(side: int, dim: int, heads: int) -> ViT:
 
 
 def matrices(side: int, *, dim: int, heads: int) -> int:
-    """What is stored with explicit attention and not with fused."""
+    """Bytes stored with explicit attention minus those stored with fused attention."""
     return sum(sign * measure(side, explicit=sign > 0, dim=dim, heads=heads).stored for sign in (1, -1))
 
 
-#: Name → explicit, checkpointed, at the peak.
-WAYS = {
+#: Name → (explicit, checkpointed, at the peak).
+MODES = {
     "explicit attention, stored": (True, False, False),
     "explicit and checkpointed, stored": (True, True, False),
     "explicit and checkpointed, at the peak": (True, True, True),
@@ -98,7 +99,7 @@ WAYS = {
 def cases(trial: Trial) -> Iterator[Case]:
     sides = trial.choose(quick=(12, 24), full=(8, 12, 16, 24, 36))
     trial.keep("tokens", [side**2 for side in sides])
-    for name, (explicit, checkpointed, peak) in WAYS.items():
+    for name, (explicit, checkpointed, peak) in MODES.items():
         held = [measure(side, explicit=explicit, checkpointed=checkpointed)[peak] for side in sides]
         trial.keep(name, held)
         way = {"explicit": explicit, "checkpointed": checkpointed, "peak": peak}
@@ -114,14 +115,14 @@ def cases(trial: Trial) -> Iterator[Case]:
     yield Case("attention matrices: power of the heads h", exactly(grown(more_heads)), right=Near(1, 0.2))
 
 
-def draw(outcome: Outcome) -> Figure:
-    """Megabytes against tokens, with lines of slope 1 and 2 to compare with."""
-    from vitreous.draw.style import INK, LINES, plain, side_by_side
-    from vitreous.lab.figures import legend
+def draw(outcome: ClaimOutcome) -> Figure:
+    """Plot megabytes against tokens, with guide lines of slope 1 and 2."""
+    from vitreous.draw.style import INK, LINES, side_by_side, style_axis
+    from vitreous.lab.figures import place_legend
 
     figure, (axis,) = side_by_side(1, width=5.8, height=3.4)
     tokens = outcome.series["tokens"]
-    for name, (color, dash) in zip(WAYS, LINES, strict=False):
+    for name, (color, dash) in zip(MODES, LINES, strict=False):
         megabytes = [held / 1e6 for held in outcome.series[name]]
         axis.plot(tokens, megabytes, color=color, linestyle=dash, marker="o", markersize=4, label=name)
     for slope, name in ((1, "∝ n"), (2, "∝ n²")):
@@ -132,6 +133,6 @@ def draw(outcome: Outcome) -> Figure:
     axis.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="megabytes alive, one image")
     axis.set_xticks(tokens, [f"{n:,.0f}" for n in tokens])
     axis.minorticks_off()
-    plain(axis)
-    legend(axis)
+    style_axis(axis)
+    place_legend(axis)
     return figure

@@ -1,4 +1,4 @@
-"""What one attention layer computes: 4LD² + 2L²D, if L counts every token and not only the patches."""
+"""MACs of one attention layer: 4LD² + 2L²D, if L counts every token and not only the patches."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CLAIM = Claim(
     "four projections and 2L²D for its two products.",
     sources=(Source.PRINCIPLES,),
     formula=r"4 L D^2 + 2 L^2 D, \quad L = H W / p^2",
-    right="Exact to the last operation if every token counts, class token and registers too. The whole block, with an "
-    "MLP four times as wide, takes three times the projections.",
+    right="Exact to the last operation if every token counts, class token and registers included. The whole "
+    "block, with an MLP four times as wide, has three times the projections.",
     right_formula=r"4 N D^2 + 2 N^2 D, \quad \mathrm{block:} \; 12 N D^2 + 2 N^2 D, \quad N = L + \mathrm{prefix}",
-    meaning="Good enough for any budget at 224 pixels. On small images the other tokens weigh: five of them beside "
-    "16 patches add a third. And do not take it for the cost of a block: the MLP has two thirds of the projections.",
+    meaning="Good enough for any estimate at 224 pixels. On small images the prefix tokens matter: five of them "
+    "beside 16 patches add a third. And it is not the cost of a block: the MLP has two thirds of the projections.",
     axes=Axes("patches L", "MACs counted / the text's formula", log="x"),
 )
 MODEL, WIDTH, PATCH = "vit_small_16", 384, 16
@@ -62,7 +62,7 @@ def cases(trial: Trial) -> Iterator[Case]:
             )
     block = exactly(counted["blocks.0"] / right_block(side, num_prefix))
     yield Case(f"whole block, {side} px, counted / (12ND² + 2N²D)", block, right=Near(1.0, 1e-9))
-    ours = cost(MODEL, side, depth=1, **options)
-    mixer = exactly(ours.parts["mixer"].macs / counted["blocks.0.mixer"])
+    estimate = cost(MODEL, side, depth=1, **options)
+    mixer = exactly(estimate.parts["mixer"].macs / counted["blocks.0.mixer"])
     yield Case("vt.cost / counted, attention", mixer, right=Near(1.0, 1e-9))
-    yield Case("vt.cost / counted, whole model", exactly(ours.macs / counted[""]), right=Near(1.0, 1e-9))
+    yield Case("vt.cost / counted, whole model", exactly(estimate.macs / counted[""]), right=Near(1.0, 1e-9))

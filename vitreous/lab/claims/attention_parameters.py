@@ -1,4 +1,4 @@
-"""3D² parameters of attention, 8D² of the MLP, 2D of a LayerNorm: the output projection is missing."""
+"""Attention has 4D² parameters, the MLP 8D², a LayerNorm 2D: the text omits the output projection."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ CLAIM = Claim(
     right="Attention has a fourth matrix, which mixes the heads' outputs: 4D² and biases. A LayerNorm has 2D, and a "
     "block has two of them.",
     right_formula=r"(4 D^2 + 4 D) + (8 D^2 + 5 D) + 2 \cdot 2 D = 12 D^2 + 13 D",
-    meaning="12 · depth · D² gives the size of any plain ViT to within a few per cent; with eleven, ViT-B's twelve "
-    "blocks come out 7 million short. Two thirds of them are in the MLP: that is where pruning or narrowing pays.",
+    meaning="12 · depth · D² gives the size of any plain ViT to within a few percent; with eleven instead of "
+    "twelve, ViT-B's twelve blocks come out 7 million short. Two thirds of the parameters are in the MLP: pruning or "
+    "narrowing pays most there.",
 )
 
 
@@ -42,17 +43,17 @@ def right(part: str, d: int) -> int:
 
 
 def measure(model: str) -> tuple[int, dict[str, int]]:
-    """The width of a model, and how many numbers the parts of its first block learn."""
+    """Return the width of a model and the parameter counts of the parts of its first block."""
     with torch.device("meta"):
         built = create_model(model, depth=1)
         block = built.blocks[0]
     assert isinstance(built, ViT)
     assert isinstance(block, Block)
     parts = {"attention": block.mixer, "MLP": block.mlp, "one LayerNorm": block.norm1, "the whole block": block}
-    return built.config.dim, {name: learned(part) for name, part in parts.items()}
+    return built.config.dim, {name: count_parameters(part) for name, part in parts.items()}
 
 
-def learned(module: nn.Module) -> int:
+def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 

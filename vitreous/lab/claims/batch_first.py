@@ -1,4 +1,4 @@
-"""torch's encoder layer expects tokens first: given the batch first, it lets images look at images."""
+"""torch's encoder layer expects (tokens, batch, channels); given the batch first, images attend to each other."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from torch import Tensor, nn
 
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import Estimate, exactly
-from vitreous.lab.instruments.chance import seeded
 from vitreous.lab.instruments.dependence import Function, effect_of_others, relative_change
+from vitreous.lab.instruments.seeding import seeded
 from vitreous.lab.prediction import AtLeast, Near
 from vitreous.lab.trial import Trial
 from vitreous.models import create_model
 
 CLAIM = Claim(
-    title="Whose tokens attend to whose",
+    title="Tokens that attend across the batch",
     statement="In a hybrid, and in a transformer over several cameras, features laid out as images × tokens × "
     "channels are given to nn.TransformerEncoder as they are: its layers let an image's tokens attend to each other.",
     sources=(Source.MODERN,),
     formula="",
-    right="Unless told batch_first=True, torch's layers take tokens × images × channels. Given the batch first, the "
-    "tokens at one place of all images attend to each other, and no token ever sees another of its own image.",
+    right="Without batch_first=True, torch's layers expect tokens × images × channels. Given the batch first, "
+    "the tokens at one position of all images attend to each other, and no token attends to another of its own image.",
     right_formula="",
-    meaning="Such a model trains and even learns something, but its answers depend on which images share a batch, "
-    "and with one image at a time attention does nothing at all. Test it: change one image, and no other output "
-    "may move.",
+    meaning="Such a model trains and even learns something, but its outputs depend on which images share a batch, "
+    "and with a batch of one attention does nothing at all. Test it: change one image, and no other output may change.",
 )
 IMAGES, TOKENS, WIDTH = 4, 16, 32
-#: One small model of many families: quickly four of them.
+#: One small model per family; a quick run tests the first four.
 FAMILIES = (
     "vit_tiny_r_s16", "vit_tiny_16", "xcit_nano_12_16", "mobilevit_xxs", "swin_tiny", "dat_tiny", "pvt_tiny",
     "pvt_v2_b0", "cvt_13", "coatnet_0", "convnext_atto", "resnet18", "efficientformer_l1", "fastvit_t8",
@@ -44,16 +43,16 @@ def encoder(*, batch_first: bool) -> nn.Module:
 
 
 def effect_of_a_token(model: Function, batch: Tensor) -> float:
-    """How much all other tokens of an image change when one of them becomes another."""
+    """Relative change of an image's other tokens when one token is replaced."""
     changed = batch.clone()
     changed[:, 0] = torch.randn_like(batch[:, 0])
     return relative_change(model(batch)[:, 1:], model(changed)[:, 1:])
 
 
 @torch.no_grad()
-def measure(look: Callable[[Function, Tensor], float], batch_first: bool, seed: int) -> float:
+def measure(effect: Callable[[Function, Tensor], float], batch_first: bool, seed: int) -> float:
     with seeded(seed):
-        return look(encoder(batch_first=batch_first), torch.randn(IMAGES, TOKENS, WIDTH))
+        return effect(encoder(batch_first=batch_first), torch.randn(IMAGES, TOKENS, WIDTH))
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Convolutions in front of a transformer give it more tokens than patches do, unless they stride as far."""
+"""A convolutional stem gives a transformer more tokens than patches do, unless its stride is as large."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CLAIM = Claim(
     "twelve blocks of width 768.",
     sources=(Source.MODERN,),
     formula=r"n = \frac{H}{4} \cdot \frac{W}{4}",
-    right="A stem leaves as many tokens as its stride says: fewer than pixels, not fewer than patches. Two "
-    "convolutions of stride 2 leave 3,136 at 224 pixels, sixteen times as many as patches of 16. CvT's stem does so "
-    "too; it is affordable because its first stage is narrow, and later stages stride on.",
+    right="The number of tokens follows from the stem's total stride: fewer than pixels, but not fewer than "
+    "patches. Two convolutions of stride 2 leave 3,136 at 224 pixels, sixteen times as many as patches of 16. CvT's "
+    "stem does so too; it is affordable because its first stage is narrow, and later stages downsample further.",
     right_formula=r"n_{1/4} = 16 \, n_{1/16}",
-    meaning="The model as the text writes it costs twenty-six times as much as ViT-B/16. Count a stem's total "
+    meaning="The model as the text describes it costs twenty-six times as much as ViT-B/16. Count a stem's total "
     "stride, not its layers: convolve down to 1/16, or keep early stages narrow and short as CvT does.",
 )
 SIDE, PATCH, WIDTH = 224, 16, 768
@@ -41,24 +41,25 @@ SAME_STRIDE = Model("vit_base_16", {"stem": "conv"})
 
 
 def tokens(stride: int) -> float:
-    """As many times as patches of 16 leave."""
+    """Number of tokens relative to patches of 16."""
     return (PATCH / stride) ** 2
 
 
 def macs(stride: int) -> float:
-    """Of twelve blocks, as many times as with patches of 16: 12nd² + 2n²d a block."""
+    """MACs of twelve blocks relative to patches of 16, with 12nd² + 2n²d per block."""
     one, other = ((SIDE // step) ** 2 for step in (stride, PATCH))
     return one * (6 * WIDTH + one) / (other * (6 * WIDTH + other))
 
 
 def token_counts(model: Model) -> list[int]:
-    """On every map, from fine to coarse; of shapes alone, without numbers."""
+    """Number of tokens of every feature map, from fine to coarse, computed on the meta device."""
     with torch.device("meta"), torch.no_grad():
         maps = create_model(model.name, **model.options).features(torch.empty(1, 3, SIDE, SIDE)).maps
     return [found.values.shape[2] * found.values.shape[3] for found in maps]
 
 
 def cost(model: Model) -> int:
+    """MACs of the whole model."""
     return counted_macs(model.name, SIDE, **model.options)[""]
 
 

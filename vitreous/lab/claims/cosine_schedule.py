@@ -1,4 +1,4 @@
-"""A cosine schedule falls to zero once, over the steps after the warm-up; a bare cosine goes on to minus the rate."""
+"""A cosine schedule decays to zero once, over the steps after the warm-up; a bare cosine ends at minus the rate."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ CLAIM = Claim(
     "from 0 to 1. In torch: CosineAnnealingLR with T_max = epochs − warm-up, for 10,000 warm-up steps.",
     sources=(Source.FOUNDATIONS, Source.DEEP_DIVE),
     formula=r"\eta(t) = \eta_{base} \cos(\pi p), \quad p = \frac{t - T_{warmup}}{T_{total} - T_{warmup}}",
-    right="Half a cosine, lifted to stay positive: it falls from η to its end once. All times have one unit, the "
-    "step: 300 epochs less 10,000 steps mix two units.",
+    right="Half a cosine, shifted to stay positive: it decays from η to its final value once. All times must "
+    "have one unit, the step: 300 epochs less 10,000 steps mix two units.",
     right_formula=r"\eta(t) = \eta_{min} + \frac{1}{2} (\eta_{base} - \eta_{min}) (1 + \cos \pi p)",
-    meaning="A negative rate climbs the loss: the second half of training undoes the first. And a decay measured in "
-    "the wrong unit never comes: the rate is still at 99.8 % when training ends. Plot the schedule before a long run.",
-    axes=Axes("share of training", "learning rate, share of the highest"),
+    meaning="A negative rate ascends the loss: the second half of training undoes the first. And a decay measured "
+    "in the wrong unit never happens: the rate is still at 99.8 % when training ends. Plot the schedule before a long "
+    "run.",
+    axes=Axes("share of training", "learning rate, share of the peak"),
 )
 TOTAL, WARMUP = 1000, 100
 EPOCHS, WARMUP_STEPS = 300, 10_000  # of the recipe that subtracts one from the other
@@ -47,12 +48,12 @@ def library(step: int) -> float:
 
 
 def left_over(epochs: int, period: int) -> float:
-    """What half a cosine of some period leaves of the rate after some epochs; the sign of the period is lost."""
+    """Share of the rate left after ``epochs`` of half a cosine of length ``period``, whose sign drops out."""
     return (1 + math.cos(math.pi * epochs / period)) / 2
 
 
 def rate_at_the_end(epochs: int, period: int) -> float:
-    """Of torch's scheduler, stepped once an epoch."""
+    """Final rate of torch's scheduler, stepped once per epoch."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=period)
     for _ in range(epochs):
@@ -62,7 +63,7 @@ def rate_at_the_end(epochs: int, period: int) -> float:
 
 
 def error_left(schedule: Callable[[int], float]) -> float:
-    """Gradient descent on w²/2, whose gradient is w, from w = 1: how far from the minimum it ends."""
+    """Distance from the minimum after gradient descent on w²/2, whose gradient is w, from w = 1."""
     w = 1.0
     for step in range(TOTAL):
         w -= 0.01 * schedule(step) * w
@@ -70,8 +71,8 @@ def error_left(schedule: Callable[[int], float]) -> float:
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    places = trial.choose(quick=(50, 100, 325, 550, 775, 1000), full=(50, *range(100, 1001, 100)))
-    for step in places:
+    steps = trial.choose(quick=(50, 100, 325, 550, 775, 1000), full=(50, *range(100, 1001, 100)))
+    for step in steps:
         yield Case(f"rate at step {step:,} of {TOTAL:,}", exactly(library(step)), document=Near(document(step), 0.02),
                    right=Near(right(step), 0.02), at=step / TOTAL)  # fmt: skip
     period = EPOCHS - WARMUP_STEPS

@@ -1,4 +1,4 @@
-"""Cross-covariance attention compares channels within an image; written with batch and tokens mixed up, images."""
+"""Cross-covariance attention compares channels within an image; with the axes confused, it compares images."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import Estimate, exactly
-from vitreous.lab.instruments.chance import seeded
 from vitreous.lab.instruments.counting import forward_flops
-from vitreous.lab.instruments.dependence import effect_of_others, given_to, relative_change
+from vitreous.lab.instruments.dependence import capture_inputs, effect_of_others, relative_change
+from vitreous.lab.instruments.seeding import seeded
 from vitreous.lab.prediction import AtLeast, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.covariance import CrossCovariance
@@ -26,13 +26,13 @@ CLAIM = Claim(
     "softmax.",
     sources=(Source.MODERN,),
     formula=r"\mathrm{softmax}(q k^\top / \tau) \, v, \quad q, k, v \in R^{C \times B \times N}",
-    right="The idea is right, but that product has a side for images and none for channels: images look at "
-    "images. Channels look at channels with q and k as images × heads × channels × tokens, every channel first "
-    "divided by its length over the tokens.",
+    right="The idea is right, but the rows of that product are images, not channels: images attend to images. "
+    "Channels attend to channels with q and k as images × heads × channels × tokens, every channel first divided by "
+    "its norm over the tokens.",
     right_formula=r"\mathrm{softmax}(\tau \, \hat{q} \, \hat{k}^\top) \, v, \quad q, k, v \in R^{B \times h \times "
     r"C/h \times N}",
-    meaning="Shapes that fit prove nothing: change one image of a batch and see that no other answer moves. Without "
-    "the division by the length, logits grow with the number of tokens and the softmax hardens at higher resolutions.",
+    meaning="Matching shapes prove nothing: change one image of a batch and check that no other output changes. "
+    "Without the normalization, logits grow with the number of tokens and the softmax saturates at higher resolutions.",
 )
 IMAGES, TOKENS, WIDTH, HEADS = 4, 64, 32, 2
 
@@ -44,10 +44,10 @@ def document(qkv: Tensor) -> Tensor:
     return (attention @ v).permute(1, 2, 0)
 
 
-def handed(layer: CrossCovariance, batch: Tensor) -> tuple[Tensor, ...]:
-    """q, k and v as the library's layer hands them to its softmax: normalized, channels before tokens."""
-    given, _ = given_to(layer.attend, lambda: layer(batch, None))
-    return given
+def normalized(layer: CrossCovariance, batch: Tensor) -> tuple[Tensor, ...]:
+    """q, k and v as the library's layer passes them to its softmax: normalized, channels before tokens."""
+    inputs, _ = capture_inputs(layer.attend, lambda: layer(batch, None))
+    return inputs
 
 
 def unnormalized(layer: CrossCovariance, batch: Tensor) -> tuple[Tensor, ...]:
@@ -62,7 +62,7 @@ def largest_logit(
 
 
 def growth(measure: Callable[[Tensor], float], batch: Tensor) -> Estimate:
-    """How many times as much there is when every token is there four times."""
+    """Factor by which ``measure`` grows when every token is repeated four times."""
     return exactly(measure(batch.repeat(1, 4, 1)) / measure(batch))
 
 
@@ -75,18 +75,18 @@ def cases(trial: Trial) -> Iterator[Case]:
         library = effect_of_others(lambda x: layer(x, None), batch)
     q, k, v = layer.qkv(batch).chunk(3, dim=-1)
     alone = relative_change(v[:1], document(torch.cat([q, k, v], dim=-1)[:1]))
-    keys = layer.attend.weights(*handed(layer, batch)[:2]).shape[-1]
+    keys = layer.attend.weights(*normalized(layer, batch)[:2]).shape[-1]
     yield Case("the text's code: change of an image's output when others in its batch change", exactly(text),
                document=Near(0.0, 1e-3), right=AtLeast(0.05))  # fmt: skip
     yield Case("the library: change of an image's output when others in its batch change", exactly(library),
                right=Near(0.0, 1e-5))  # fmt: skip
-    yield Case("the text's code: change of the values of an image that is alone", exactly(alone),
+    yield Case("the text's code: change of the values of an image in a batch of one", exactly(alone),
                document=AtLeast(0.01), right=Near(0.0, 1e-5))  # fmt: skip
-    yield Case("the library: channels that a channel looks at, 32 in 2 heads", exactly(keys),
+    yield Case("the library: channels that a channel attends to, 32 in 2 heads", exactly(keys),
                right=Near(WIDTH / HEADS, 0.5))  # fmt: skip
-    cost = growth(lambda x: forward_flops(layer.attend, *handed(layer, x)), batch)
+    cost = growth(lambda x: forward_flops(layer.attend, *normalized(layer, x)), batch)
     yield Case("the library: cost of 4 × the tokens", cost,
                document=near(4.0, share=0.01), right=near(4.0, share=0.01))  # fmt: skip
-    for name, find, expected in (("as they are", unnormalized, 4.0), ("divided by their lengths", handed, 1.0)):
+    for name, find, expected in (("as they are", unnormalized, 4.0), ("divided by their lengths", normalized, 1.0)):
         logits = growth(partial(largest_logit, find, layer), batch)
         yield Case(f"largest logit of 4 × the tokens, channels {name}", logits, right=near(expected, share=0.01))

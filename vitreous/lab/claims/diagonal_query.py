@@ -1,4 +1,4 @@
-"""One-hot positions and a query of ones read the diagonal, if the query is long enough."""
+"""One-hot positions and a query of ones detect a full diagonal, if the query's norm is large enough."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ CLAIM = Claim(
     sources=(Source.PRINCIPLES,),
     formula=r"k_i = e_i, \quad q = [1, 0, 0, 1]^\top",
     right="The diagonal gets 73 % of the attention, and 62 % once logits are divided by √4. Below two thirds the "
-    "other patches can outvote it: one patch of the diagonal and both others give more than the whole diagonal. A "
-    "longer query cures that; a larger grid asks for a longer one.",
+    "other patches can outweigh it: one patch of the diagonal and both others give more than the whole diagonal. A "
+    "longer query fixes that; a larger grid requires a longer one.",
     right_formula=r"\mathrm{share} = \frac{g \, e^{z}}{g \, e^{z} + (g^2 - g)}, \quad z = |q|_\infty / \sqrt{d}",
-    meaning="A softmax never shuts anything out: what a head ignores it ignores by a difference of logits, which must "
-    "grow with the number of tokens. Where queries and keys are normalized, let the temperature be learned, or no head "
-    "can point at a few of many patches.",
+    meaning="A softmax never gives a weight of zero: to ignore a key, a head needs a difference of logits that "
+    "grows with the number of tokens. Where queries and keys are normalized, make the temperature learnable, or no "
+    "head can concentrate on a few of many patches.",
 )
 
 
 def document() -> float:
-    """What focuses on the diagonal gives it more than half."""
+    """Focus on the diagonal means more than half of the attention."""
     return 0.5
 
 
 def right(side: int, strength: float, scaled: bool) -> float:
-    """The share of the diagonal of a grid, for a query of ``strength`` there and 0 elsewhere."""
+    """Share of a grid's diagonal, for a query of ``strength`` there and 0 elsewhere."""
     weight = exp(strength / (sqrt(side**2) if scaled else 1.0))
     return side * weight / (side * weight + side**2 - side)
 
 
 def right_margin(share: float) -> float:
-    """All of the diagonal of 2 × 2 against its strongest rival: one patch of it, and both others."""
+    """All of the diagonal of 2 × 2 minus its strongest rival: one patch of it, and both others."""
     return share - (share / 2 + 1 - share)
 
 
 def weights(side: int, strength: float, scaled: bool) -> Tensor:
-    """The attention of the query, as a grid."""
+    """Attention weights of the query, as a grid."""
     query = strength * torch.eye(side).flatten()[None]
     return attention_matrix(query, torch.eye(side**2), scaled=scaled).view(side, side)
 
 
 def margin(strength: float, scaled: bool) -> float:
-    """How much more the output is for any content (0 or 1 a patch) with a full diagonal than for any other."""
+    """Smallest output with a full diagonal minus the largest without, over all contents of 0 or 1 per patch."""
     attention = weights(2, strength, scaled)
     contents = [torch.tensor(bits).view(2, 2) for bits in product((0.0, 1.0), repeat=4)]
     outputs = [(bool(content.diag().all()), float((attention * content).sum())) for content in contents]

@@ -8,11 +8,11 @@ import numpy as np
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import mean_of
-from vitreous.lab.instruments.examined import pooled_accuracy, right_answers, unseen
-from vitreous.lab.instruments.halves import COLORS, gap_of, gaps, side
+from vitreous.lab.instruments.halves import COLORS, gap_widths, gaps, side
+from vitreous.lab.instruments.run_evaluation import correct_predictions, pooled_accuracy, validation_batch
 from vitreous.lab.prediction import AtLeast, AtMost, Prediction
-from vitreous.lab.sweep import seeds
-from vitreous.lab.trained import Trained, trained
+from vitreous.lab.sweep import run_seeds
+from vitreous.lab.trained import Trained, trained_run
 from vitreous.lab.trial import Trial
 
 CLAIM = Claim(
@@ -21,34 +21,35 @@ CLAIM = Claim(
     "because it takes each half for an object. A ViT matches the halves across the whole image and counts correctly.",
     sources=(Source.PRINCIPLES,),
     formula="",
-    right="A CNN fails where no unit sees both halves and what its units say is only added up. Well inside its field "
-    "it matches them as well, and more stages, or a layer that mixes what was pooled, would lift the limit.",
+    right="A CNN fails where no unit's receptive field covers both halves and the units' outputs are only "
+    "summed. Well within its receptive field it matches them too, and more stages, or a layer that mixes the pooled "
+    "features, would lift the limit.",
     right_formula="",
-    meaning="Compare the distance of what belongs together with the field of your network. If the field is smaller, "
-    "one attention layer, or an MLP after pooling, should do (not measured here).",
+    meaning="Compare the distance between related parts with the receptive field of your network. If the field is "
+    "smaller, one attention layer, or an MLP after pooling, should do (not measured here).",
     axes=Axes("pixels between the halves", "share of wrong counts"),
 )
 
-DISTANT = 0.25  # of the image's side: nearer halves are no test of the claim
+DISTANT = 0.25  # of the image's side: closer halves do not test the claim
 
 
 def document(kind: str) -> Prediction:
-    """A large error for convolutions, a small one for attention; a guess is wrong half the time."""
+    """Error expected by the text: large for convolutions, small for attention; chance is one half."""
     return AtMost(0.25) if kind == "ViT" else AtLeast(0.25)
 
 
 def right(colors: int) -> float:
-    """The least error of a network that adds up what it sees of either half.
+    """Least error of a network that sums what it detects of either half.
 
-    Its best answer is "one object" when both colors are among s chosen ones: that finds s of k equal pairs and is
-    wrong for s(s − 1) of k(k − 1) unequal ones.
+    Its best strategy is to predict "one object" when both colors are among s chosen ones: that finds s of k equal pairs
+    and is wrong for s(s − 1) of k(k − 1) unequal ones.
     """
     gains = [s / colors - s * (s - 1) / (colors * (colors - 1)) for s in range(colors + 1)]
     return 0.5 - max(gains) / 2
 
 
-def sound(trial: Trial, kind: str, gap: int) -> Prediction:
-    """What must be seen whatever the text says: convolutions match halves that touch, and none that no unit sees."""
+def control(trial: Trial, kind: str, gap: int) -> Prediction:
+    """Control: convolutions match halves that touch, and none beyond every receptive field."""
     nearest, *_, widest = gaps(trial)
     if kind == "CNN" and gap == widest:
         return AtLeast(right(len(COLORS)) - 0.05)
@@ -56,15 +57,15 @@ def sound(trial: Trial, kind: str, gap: int) -> Prediction:
 
 
 def errors(trial: Trial, run: Trained) -> list[float]:
-    """The share of wrong counts at each gap."""
-    wrong = 1 - right_answers(run.model, unseen(run, len(run.valid))).numpy()
-    gap = gap_of(trial, len(wrong))
-    return [float(wrong[gap == each].mean()) for each in np.unique(gap)]
+    """Share of wrong counts at each gap."""
+    mistakes = 1 - correct_predictions(run.model, validation_batch(run, len(run.valid))).numpy()
+    gap = gap_widths(trial, len(mistakes))
+    return [float(mistakes[gap == each].mean()) for each in np.unique(gap)]
 
 
 def cases(trial: Trial) -> Iterator[Case]:
     for name, kind in (("halves_vit", "ViT"), ("halves_cnn", "CNN")):
-        runs = [trained(trial, name, seed) for seed in seeds(trial, name)]
+        runs = [trained_run(trial, name, seed) for seed in run_seeds(trial, name)]
         if kind == "ViT":
             yield Case("ViT, share of right counts", pooled_accuracy(runs, len(runs[0].valid)), right=AtLeast(0.65))
         found = [errors(trial, run) for run in runs]
@@ -73,7 +74,7 @@ def cases(trial: Trial) -> Iterator[Case]:
                 f"{kind}, {gap} pixels apart",
                 mean_of(values),
                 document=document(kind) if gap >= DISTANT * side(trial) else None,
-                right=sound(trial, kind, gap),
+                right=control(trial, kind, gap),
                 at=gap,
                 group=kind,
             )

@@ -1,4 +1,4 @@
-"""Dividing by √d keeps a dot product's variance; it is the product of both variances, not one of them."""
+"""Dividing by √d keeps a dot product's variance independent of d; it is the product of both variances."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ CLAIM = Claim(
     "whatever the head width d.",
     sources=(Source.FOUNDATIONS,),
     formula=r"\mathrm{Var}(q^\top k / \sqrt{d}) = \sigma^2",
-    right="The variance is the product of both variances, so it is σ² only for σ = 1. That it does not depend on d is "
-    "right.",
+    right="The variance is the product of both variances, so it is σ² only for σ = 1. It is indeed independent of d.",
     right_formula=r"\mathrm{Var}(q^\top k / \sqrt{d}) = \sigma_q^2 \, \sigma_k^2",
-    meaning="√d takes care of the width alone. If training lets queries and keys grow twice as large, logits spread "
-    "four times as wide and attention hardens: normalizing queries and keys (QK-norm) guards against that.",
+    meaning="√d compensates for the width alone. If queries and keys grow twice as large during training, logits "
+    "spread four times as wide and attention saturates: normalizing queries and keys (QK-norm) prevents that.",
     axes=Axes("head width d", "variance of qᵀk / √d", log="xy"),
 )
 
@@ -35,7 +34,7 @@ def right(sigma_q: float, sigma_k: float) -> float:
 
 
 def measure(d: int, sigma: float, seed: int) -> float:
-    """The variance over 50,000 pairs of independent queries and keys."""
+    """Variance over 50,000 pairs of independent queries and keys."""
     draws = torch.Generator().manual_seed(seed)
     q, k = (sigma * torch.randn(50_000, d, generator=draws) for _ in range(2))
     return float(((q * k).sum(dim=1) / d**0.5).var())

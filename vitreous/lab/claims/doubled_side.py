@@ -1,4 +1,4 @@
-"""Twice the image size, four times the attention: true of twice the pixels, not of twice the side."""
+"""Attention costs four times as much for twice the pixels, but sixteen times for twice the side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vitreous.models import create_model
 from vitreous.spec import Size
 
 CLAIM = Claim(
-    title="Attention for twice the image size",
+    title="Attention at twice the image size",
     statement="Attention needs every pair of the N = HW/P² patches. Doubling the image size means four times as much "
     "attention computation.",
     sources=(Source.PIXELS,),
@@ -23,9 +23,9 @@ CLAIM = Claim(
     right="Twice the side means four times the tokens and sixteen times the part that grows with their square. Four is "
     "right for twice the number of pixels.",
     right_formula=r"(H, W) \rightarrow (2H, 2W): \quad 4 \times \; \mathrm{tokens}, \; 16 \times \; \mathrm{pairs}",
-    meaning="Before raising the resolution, ask what grows: a whole ViT-B/16 takes four and a half times the work "
-    "at 448 pixels, because most of it is linear in the tokens; explicit attention matrices take sixteen times the "
-    "memory, and from then on the square rules.",
+    meaning="Before raising the resolution, check which part grows: a whole ViT-B/16 costs four and a half times "
+    "as much at 448 pixels, because most of it is linear in the tokens; explicit attention matrices take sixteen "
+    "times the memory, and from there on the quadratic part dominates.",
 )
 
 DIM = 768
@@ -36,12 +36,12 @@ def document() -> float:
 
 
 def right(before: int, after: int) -> float:
-    """How much the number of pairs grows, for that many tokens."""
+    """Growth of the number of pairs between two token counts."""
     return (after / before) ** 2
 
 
 def right_with_projections(before: int, after: int) -> float:
-    """How much a whole attention layer grows: queries, keys, values and output are linear in the tokens."""
+    """Growth of a whole attention layer, whose four projections are linear in the tokens."""
     return (4 * after * DIM**2 + 2 * after**2 * DIM) / (4 * before * DIM**2 + 2 * before**2 * DIM)
 
 
@@ -50,7 +50,7 @@ def tokens(size: Size) -> int:
 
 
 def measure(before: Size, after: Size, part: str) -> float:
-    """Counted operations of a part of ViT-B/16's first block, for the larger image over the smaller."""
+    """FLOPs of a part of ViT-B/16's first block, larger image over smaller."""
     small, large = (counted(size, part) for size in (before, after))
     return large / small
 

@@ -1,4 +1,4 @@
-"""Whether attention that spreads more widely goes with better generalization, over the runs of the sweep."""
+"""Correlation of attention entropy with generalization, over the runs of the sweep."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torch import Tensor
 from vitreous.explain.record import record
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly
-from vitreous.lab.instruments.compare import learned
-from vitreous.lab.instruments.examined import initial, unseen
+from vitreous.lab.instruments.compare import above_chance
+from vitreous.lab.instruments.run_evaluation import initial_model, validation_batch
 from vitreous.lab.prediction import AtLeast, AtMost, Near
-from vitreous.lab.trained import Trained, every, trained
+from vitreous.lab.trained import Trained, trained_run, trained_runs
 from vitreous.lab.trial import Trial
 from vitreous.models.base import Backbone
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from vitreous.lab.outcome import Outcome
+    from vitreous.lab.outcome import ClaimOutcome
 
 CLAIM = Claim(
     title="Attention entropy and generalization",
@@ -31,14 +31,14 @@ CLAIM = Claim(
     "better on new images.",
     sources=(Source.FOUNDATIONS,),
     formula=r"H(A_i) = -\sum_{j=1}^{n} A_{ij} \log A_{ij}",
-    right="An observation, not a law: entropy follows from width, patches, positions and data, each of which moves "
-    "accuracy for reasons of its own. The correlation over many small runs says what there is to it.",
+    right="An observation, not a law: entropy depends on width, patches, positions and data, each of which also "
+    "affects accuracy in other ways. The correlation over many small runs shows how much of it remains.",
     right_formula="",
-    meaning="Do not steer by attention entropy, and do not add a term for it to the loss on the strength of a "
-    "correlation: an untrained model has nearly the highest entropy there is, and knows nothing.",
+    meaning="Do not select models by attention entropy, and do not add a term for it to the loss on the strength "
+    "of a correlation: an untrained model has nearly the highest possible entropy.",
 )
 
-#: Runs that learn from all images and differ in the model or its training; then those with fewer images.
+#: Runs trained on all images, with different models or training settings; then runs on fewer images.
 ALIKE = (
     "base", "width_quarter", "width_half", "width_double", "mean_pooling", "max_pooling", "sincos_positions",
     "no_positions", "patch_half", "patch_double", "patch_quadruple", "no_residual", "sgd", "no_clipping", "relu",
@@ -48,13 +48,13 @@ QUICK = ("base", "width_half", "mean_pooling", "no_positions")
 
 
 def largest(tokens: int) -> float:
-    """The entropy of attention that looks at all tokens alike."""
+    """Entropy of uniform attention, the maximum."""
     return float(np.log(tokens))
 
 
 @torch.no_grad()
 def relative_entropy(model: Backbone, images: Tensor) -> float:
-    """Mean entropy over layers, heads, queries and images, as a share of the largest possible."""
+    """Mean entropy over layers, heads, queries and images, divided by the maximum."""
     with record(model) as trace:
         model(images)
     tokens = next(iter(trace.values())).weights.shape[-1]
@@ -62,19 +62,19 @@ def relative_entropy(model: Backbone, images: Tensor) -> float:
 
 
 def correlation(rows: NDArray[Any]) -> float:
-    """Pearson's, of the two columns; none where either of them does not vary."""
+    """Pearson correlation of the two columns; NaN where either is constant."""
     x, y = (rows - rows.mean(axis=0)).T
     scale = float(np.sqrt((x**2).sum() * (y**2).sum()))
     return float((x * y).sum()) / scale if scale > 1e-12 else float("nan")
 
 
 def mean_row(trial: Trial, name: str) -> NDArray[np.float64]:
-    """Entropy, accuracy and generalization gap of one kind of run, over its seeds."""
-    return np.mean([row(run, trial.choose(50, 100)) for run in every(trial, name)], axis=0)
+    """Entropy, accuracy and generalization gap of one configuration, averaged over its seeds."""
+    return np.mean([row(run, trial.choose(50, 100)) for run in trained_runs(trial, name)], axis=0)
 
 
 def row(run: Trained, images: int) -> tuple[float, float, float]:
-    entropy = relative_entropy(run.model, unseen(run, images).images)
+    entropy = relative_entropy(run.model, validation_batch(run, images).images)
     return entropy, run.accuracy, run.train_accuracy - run.accuracy
 
 
@@ -83,21 +83,21 @@ def cases(trial: Trial) -> Iterator[Case]:
     rows = np.array([mean_row(trial, name) for name in names])
     for column, values in zip(("entropy", "accuracy", "gap"), rows.T, strict=True):
         trial.keep(column, values)
-    sets = {f"{len(names)} kinds of run": rows}
+    sets = {f"{len(names)} configurations": rows}
     if not trial.quick:
         sets[f"{len(ALIKE)} of them, all images"] = rows[: len(ALIKE)]
     for label, chosen in sets.items():
         accuracy, gap = (bootstrap(chosen[:, [0, column]], correlation) for column in (1, 2))
         yield Case(f"{label}: correlation of entropy and accuracy", accuracy, document=AtLeast(0.0))
-        yield Case(f"{label}: correlation of entropy and accuracy lost", gap, document=AtMost(0.0))
-    run = trained(trial, "base")
-    untrained = relative_entropy(initial(run), unseen(run, 50).images)
-    yield Case("untrained: entropy, share of the largest", exactly(untrained), right=Near(0.95, 0.05))
-    yield learned(run, "the base run")
+        yield Case(f"{label}: correlation of entropy and generalization gap", gap, document=AtMost(0.0))
+    run = trained_run(trial, "base")
+    untrained = relative_entropy(initial_model(run), validation_batch(run, 50).images)
+    yield Case("untrained: entropy ÷ its maximum", exactly(untrained), right=Near(0.95, 0.05))
+    yield above_chance(run, "the base run")
 
 
-def draw(outcome: Outcome) -> Figure:
-    from vitreous.draw.style import INK, ORANGE, plain, side_by_side
+def draw(outcome: ClaimOutcome) -> Figure:
+    from vitreous.draw.style import INK, ORANGE, side_by_side, style_axis
 
     figure, panels = side_by_side(2)
     fewer = np.arange(len(outcome.series["entropy"])) >= (len(QUICK) if outcome.quick else len(ALIKE))
@@ -107,7 +107,7 @@ def draw(outcome: Outcome) -> Figure:
         if fewer.any():
             axis.scatter(x[fewer], y[fewer], color=ORANGE, s=18, label="fewer images")
             axis.legend(fontsize=8, frameon=False)
-        axis.set_xlabel("attention entropy, share of the largest")
-        axis.set_ylabel({"accuracy": "accuracy on new images", "gap": "accuracy lost on new images"}[name])
-        plain(axis)
+        axis.set_xlabel("attention entropy ÷ its maximum")
+        axis.set_ylabel({"accuracy": "accuracy on new images", "gap": "generalization gap in accuracy"}[name])
+        style_axis(axis)
     return figure

@@ -1,4 +1,4 @@
-"""GFLOPs of ViT-B and ResNet-50: multiply-accumulates, each of which is two operations."""
+"""The GFLOPs quoted for ViT-B and ResNet-50 are multiply-accumulates, each of which is two operations."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ CLAIM = Claim(
     right="These are multiply-accumulates (GMACs). Each is a multiplication and an addition, so floating-point "
     "operations are twice as many. Parameters and the ratio of four are right.",
     right_formula=r"\mathrm{FLOPs} = 2 \, \mathrm{MACs}",
-    meaning="Papers on vision mostly print MACs and call them FLOPs, while the peak of a GPU counts both operations. "
-    "Divide one by the other without the factor two and a model seems to use half of what it really uses.",
+    meaning="Vision papers mostly print MACs and call them FLOPs, while a GPU's peak counts both operations. "
+    "Without the factor of two a model appears to reach half of its actual utilization.",
 )
 
-#: What the text says: millions of parameters, and "GFLOPs".
+#: Quoted in the text: millions of parameters, and "GFLOPs".
 QUOTED = {"resnet50": (25.6, 4.1), "vit_base_16": (86.0, 17.6)}
 NAMES = {"resnet50": "ResNet-50", "vit_base_16": "ViT-B/16"}
 
@@ -36,7 +36,7 @@ def document(model: str) -> float:
 
 
 def right(model: str) -> float:
-    """The quoted number, had it been called by its name."""
+    """FLOPs if the quoted number counts MACs."""
     return 2 * QUOTED[model][1]
 
 

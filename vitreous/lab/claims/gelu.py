@@ -1,4 +1,4 @@
-"""GELU by a hyperbolic tangent is near enough to the exact one that a model does not notice."""
+"""The tanh approximation of GELU is close enough to the exact function that a model's outputs barely change."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import exactly
-from vitreous.lab.instruments.chance import seeded
 from vitreous.lab.instruments.real import deit_tiny, photos
+from vitreous.lab.instruments.seeding import seeded
 from vitreous.lab.prediction import AtMost, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.mlp import Mlp
@@ -20,10 +20,10 @@ from vitreous.models.vit import ViT, ViTConfig
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from vitreous.lab.outcome import Outcome
+    from vitreous.lab.outcome import ClaimOutcome
 
 CLAIM = Claim(
-    title="GELU by a hyperbolic tangent",
+    title="The tanh approximation of GELU",
     statement="GELU, x times the normal distribution's Φ(x), is well approximated by a formula with a hyperbolic "
     "tangent.",
     sources=(Source.DEEP_DIVE, Source.FOUNDATIONS),
@@ -31,8 +31,8 @@ CLAIM = Claim(
     r" (x + 0.044715 \, x^3) \right) \right)",
     right="It is: the two differ by 0.0005 at most, near |x| = 2.7, and their slopes by 0.0009, near |x| = 2.",
     right_formula=r"\mathrm{GELU}(x) = x \, \Phi(x) = \frac{x}{2} \left( 1 + \mathrm{erf}(x / \sqrt{2}) \right)",
-    meaning="Train with either, but keep the one that weights were trained with when you compare outputs with a "
-    "reference: a difference of 0.0005 in every MLP is far more than rounding.",
+    meaning="Train with either, but keep the variant that the weights were trained with when you compare outputs "
+    "with a reference: a difference of 0.0005 in every MLP is far larger than rounding errors.",
 )
 
 
@@ -41,7 +41,7 @@ def document(x: Tensor) -> Tensor:
 
 
 def right() -> float:
-    """The largest distance between both formulas, found by a search, with the Φ of another library than the MLP's."""
+    """Largest difference between both formulas, by numerical search, with scipy's Φ instead of the MLP's."""
     from scipy.optimize import minimize_scalar
     from scipy.special import ndtr
 
@@ -54,15 +54,15 @@ def right() -> float:
 
 
 def differences() -> tuple[Tensor, Tensor, Tensor]:
-    """Places, how far the text's formula lies above the activation of our MLP there, and the same for the slopes."""
+    """Return x, the text's formula minus the library's activation at x, and the difference of their slopes."""
     x = torch.linspace(-6, 6, 2401, dtype=torch.float64, requires_grad=True)
     difference = document(x) - Mlp(1, 1).act(x)
     (slope,) = torch.autograd.grad(difference.sum(), x)
     return x.detach(), difference.detach(), slope
 
 
-def twin(model: ViT) -> ViT:
-    """The same model with the approximation in every MLP."""
+def with_tanh_gelu(model: ViT) -> ViT:
+    """Copy the model with the tanh approximation in every MLP."""
     other = ViT(model.config.override(mlp="gelu_tanh")).eval()
     other.load_state_dict(model.state_dict())
     return other
@@ -70,20 +70,20 @@ def twin(model: ViT) -> ViT:
 
 @torch.no_grad()
 def changed_output(seed: int) -> float:
-    """How much the logits of a fresh small ViT change, as a share of their length."""
+    """Relative change of the logits of an untrained small ViT."""
     with seeded(seed):
         model = ViT(ViTConfig(image_size=(32, 32), patch_size=(8, 8), dim=64, depth=6, num_heads=2, num_classes=10))
         images = torch.randn(8, 3, 32, 32)
-        exact, approximate = model.eval()(images), twin(model)(images)
+        exact, approximate = model.eval()(images), with_tanh_gelu(model)(images)
         return float((approximate - exact).norm() / exact.norm())
 
 
 @torch.no_grad()
-def changed_answers(trial: Trial) -> float:
-    """Share of images for which DeiT-Tiny's best class changes."""
+def changed_predictions(trial: Trial) -> float:
+    """Share of images for which DeiT-Tiny's top-1 class changes."""
     model = deit_tiny(trial)
     images, _ = photos(trial, trial.choose(quick=16, full=200))
-    both = [torch.cat([each(some).argmax(1) for some in images.split(16)]) for each in (model, twin(model))]
+    both = [torch.cat([each(some).argmax(1) for some in images.split(16)]) for each in (model, with_tanh_gelu(model))]
     return float((both[0] != both[1]).double().mean())
 
 
@@ -97,20 +97,20 @@ def cases(trial: Trial) -> Iterator[Case]:
     yield Case("change of the logits of a ViT of six blocks, as a share", trial.repeat(changed_output),
                document=AtMost(1e-3))  # fmt: skip
     if trial.has("weights"):
-        yield Case("share of images whose class changes in DeiT-Tiny", exactly(changed_answers(trial)),
+        yield Case("DeiT-Tiny: share of changed predictions", exactly(changed_predictions(trial)),
                    document=AtMost(0.01))  # fmt: skip
 
 
-def draw(outcome: Outcome) -> Figure:
-    """The error over x: of the value, and of the slope."""
-    from vitreous.draw.style import BLUE, INK, ORANGE, plain, side_by_side
+def draw(outcome: ClaimOutcome) -> Figure:
+    """Plot the error of the value and of the slope over x."""
+    from vitreous.draw.style import BLUE, INK, ORANGE, side_by_side, style_axis
 
     figure, (axis,) = side_by_side(1, width=6.4, height=3.0)
     for name, color in (("values", ORANGE), ("slopes", BLUE)):
         label = {"values": "value", "slopes": "slope"}[name]
         axis.plot(outcome.series["x"], outcome.series[name], color=color, linewidth=1.4, label=label)
     axis.set_xlabel("x")
-    axis.set_ylabel("approximate less exact GELU")
-    plain(axis)
+    axis.set_ylabel("approximate − exact GELU")
+    style_axis(axis)
     axis.legend(frameon=False, labelcolor=INK, fontsize=8)
     return figure

@@ -1,4 +1,4 @@
-"""LayerNorm adds ε under the root, to the variance; beside the root, to the deviation, it would do far less."""
+"""LayerNorm adds ε to the variance, under the root; added to the deviation it would have far less effect."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ CLAIM = Claim(
     "and ε a small number that guards against dividing by zero.",
     sources=(Source.FOUNDATIONS,),
     formula=r"\mathrm{LN}(x) = \gamma \, \frac{x - \mu}{\sigma + \epsilon} + \beta",
-    right="It divides by √(σ² + ε). For tokens of ordinary size nobody sees a difference; a token fainter than √ε, "
-    "which is a thousand times ε for ε = 10⁻⁶, stays faint instead of being blown up to full strength.",
+    right="It divides by √(σ² + ε). For tokens of ordinary scale the difference is negligible; a token with a "
+    "deviation below √ε, which is a thousand times ε for ε = 10⁻⁶, stays small instead of being scaled up to 1.",
     right_formula=r"\mathrm{LN}(x) = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta",
-    meaning="ε sets how faint a token may be before it counts as blank: 0.001 with the 10⁻⁶ of ViT, 0.003 with "
-    "torch's own 10⁻⁵. Copy it with the weights, and put it under the root when you write the norm yourself.",
+    meaning="ε sets the deviation below which a token counts as constant: 0.001 with the 10⁻⁶ of ViT, 0.003 with "
+    "torch's default of 10⁻⁵. Keep the value that the weights were trained with, and put it under the root when you "
+    "write the norm yourself.",
     axes=Axes("standard deviation σ of the token", "standard deviation after the norm", log="x"),
 )
-WIDTH = 16  # narrow, so that dividing the variance by one less would show
+WIDTH = 16  # narrow, so that the unbiased variance would differ visibly
 
 
 def document(sigma: float, eps: float) -> float:
@@ -41,17 +42,17 @@ def right(sigma: float, eps: float) -> float:
 
 @torch.no_grad()
 def measure(norm: nn.Module, sigma: float) -> float:
-    """The deviation that a norm makes of a token with deviation σ and some mean."""
+    """Standard deviation after the norm of a token with deviation σ and nonzero mean."""
     values = torch.randn(WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     token = sigma * (3 + (values - values.mean()) / values.std(correction=0))
     return float(norm.double()(token[None, None]).std(correction=0))
 
 
 def norms() -> Iterator[tuple[str, float, nn.Module]]:
-    """What stands in our blocks: a name, ε and the norm."""
+    """Yield name, ε and module of the norms used in the library's blocks."""
     block = PreNormBlock(WIDTH, nn.Identity(), nn.Identity(), norm_eps=1e-6)
     yield "LayerNorm of ViT, ε = 10⁻⁶", 1e-6, block.norm1
-    yield "norm over all channels and places of an image, ε = 10⁻⁵", 1e-5, ImageNorm(WIDTH, eps=1e-5)
+    yield "norm over all channels and positions of an image, ε = 10⁻⁵", 1e-5, ImageNorm(WIDTH, eps=1e-5)
 
 
 def cases(trial: Trial) -> Iterator[Case]:

@@ -1,4 +1,4 @@
-"""An image's neighborhood is a square, not a stretch of the sequence, and the mask comes before the softmax."""
+"""Local attention needs a 2-D neighborhood, not a stretch of the sequence, and the mask before the softmax."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import exactly
-from vitreous.lab.instruments.chance import seeded
-from vitreous.lab.instruments.dependence import given_to, seen_by
+from vitreous.lab.instruments.dependence import capture_inputs, dependency_mask
+from vitreous.lab.instruments.seeding import seeded
 from vitreous.lab.prediction import AtLeast, AtMost, Near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
@@ -27,12 +27,13 @@ CLAIM = Claim(
     "the sequence are set to zero. Block-sparse attention is a block-diagonal matrix.",
     sources=(Source.FOUNDATIONS,),
     formula=r"A_{ij} = \mathrm{attention}(q_i, k_j) \;\mathrm{if}\; |i-j| \leq w, \;\; 0 \;\mathrm{otherwise}",
-    right="Neighbors on a grid have rows and columns. Counted along the sequence a token misses those above and below "
-    "and meets the far end of the next row. If the zero is set after the softmax, most of a token's weight is lost; "
-    "masked before it, weights sum to one. Blocks on the diagonal alone never mix.",
+    right="Neighbors on a grid differ in rows and columns. Counted along the sequence a token misses those above "
+    "and below and includes the far end of the next row. If the zero is set after the softmax, most of a token's "
+    "weight is lost; masked before it, weights sum to one. Blocks on the diagonal alone never mix.",
     right_formula=r"A_{ij} \propto \exp(q_i^\top k_j / \sqrt{d}) \;\mathrm{if}\; |y_i - y_j|, |x_i - x_j| \leq w",
-    meaning="Mask with −∞ before the softmax and measure distance by rows and columns. A block-diagonal pattern needs "
-    "something across blocks (a shift, neighboring or random blocks), or depth buys no reach at all.",
+    meaning="Mask with −∞ before the softmax and measure distance in rows and columns. A block-diagonal pattern "
+    "needs connections across blocks (a shift, neighboring or random blocks), or depth does not extend its reach at "
+    "all.",
 )
 SIDE, BLOCK, RADIUS, WIDTH = 16, 4, 3, 8
 CONTEXT = MixerContext(dim=WIDTH, num_heads=1, grid=(SIDE, SIDE))
@@ -40,26 +41,26 @@ CELLS = list(range(SIDE**2))
 
 
 def document(i: Tensor, j: Tensor) -> Tensor:
-    """Which tokens see each other."""
+    """Mask of token pairs that attend to each other."""
     return (i - j).abs() <= RADIUS
 
 
-def within(y: Tensor, x: Tensor) -> Tensor:
-    """How many rows or columns, whichever is more, lie between every two cells."""
+def chebyshev_distance(y: Tensor, x: Tensor) -> Tensor:
+    """Rows or columns between every two cells, whichever is more."""
     return torch.maximum((y[:, None] - y).abs(), (x[:, None] - x).abs())
 
 
 def by_sequence(x: Tensor) -> Tensor:
-    """Attention under the text's mask, put before the softmax."""
-    place = torch.arange(x.shape[1])
-    return Attend()(x, x, x, mask=document(place[:, None], place))
+    """Attention under the text's mask, applied before the softmax."""
+    index = torch.arange(x.shape[1])
+    return Attend()(x, x, x, mask=document(index[:, None], index))
 
 
 def pattern(function: Callable[[Tensor], Tensor]) -> tuple[int, float]:
-    """(rows or columns to the farthest cell that any cell sees, share seen of the cells around it)"""
-    seen = seen_by(function, torch.randn(len(CELLS), WIDTH, dtype=torch.float64), CELLS)
-    distance = within(*coordinates(CONTEXT.grid, seen.device))
-    return int(distance[seen].max()), float(seen[distance <= RADIUS].double().mean())
+    """Return the distance of the farthest cell attended to, and the share attended to within the radius."""
+    attended = dependency_mask(function, torch.randn(len(CELLS), WIDTH, dtype=torch.float64), CELLS)
+    distance = chebyshev_distance(*coordinates(CONTEXT.grid, attended.device))
+    return int(distance[attended].max()), float(attended[distance <= RADIUS].double().mean())
 
 
 def stacked(mixer: Mixer, depth: int) -> Callable[[Tensor], Tensor]:
@@ -74,22 +75,24 @@ def stacked(mixer: Mixer, depth: int) -> Callable[[Tensor], Tensor]:
 
 
 def sum_of_weights(*, masked_before: bool) -> float:
-    """What a cell reads, on average, where every value is 1."""
+    """Mean output where every value is 1, which is the sum of the weights."""
     layer = Local(radius=RADIUS).build(CONTEXT)
     assert isinstance(layer, NeighborAttention)
     x = torch.randn(1, len(CELLS), WIDTH)
     if masked_before:
-        (q, k, v), options = given_to(layer.attend, lambda: layer(x, CONTEXT.grid))
+        (q, k, v), options = capture_inputs(layer.attend, lambda: layer(x, CONTEXT.grid))
         return float(layer.attend(q, k, torch.ones_like(v), **options).mean())
     q, k, _ = layer.qkv(x).chunk(3, dim=-1)
-    place = torch.arange(len(CELLS))
-    return float((Attend().weights(q, k) * document(place[:, None], place)).sum(-1).mean())
+    index = torch.arange(len(CELLS))
+    return float((Attend().weights(q, k) * document(index[:, None], index)).sum(-1).mean())
 
 
 def reach(mixer: Mixer, depth: int) -> float:
-    """Share of the map that a cell depends on after so many layers."""
+    """Share of the map that a cell depends on after ``depth`` layers."""
     probes = CELLS[:: SIDE + 1]
-    return float(seen_by(stacked(mixer, depth), torch.randn(len(CELLS), WIDTH).double(), probes).double().mean())
+    return float(
+        dependency_mask(stacked(mixer, depth), torch.randn(len(CELLS), WIDTH).double(), probes).double().mean()
+    )
 
 
 def cases(trial: Trial) -> Iterator[Case]:
@@ -101,15 +104,17 @@ def cases(trial: Trial) -> Iterator[Case]:
         diagonal, sparse = (
             reach(mixer, depth) for mixer in (Window(size=BLOCK, shift="never"), BlockSparse(block=BLOCK))
         )
-    around = f"share seen of the cells within {RADIUS} rows and columns"
+    around = f"share attended to of the cells within {RADIUS} rows and columns"
     yield Case("sum of a token's weights, zeroed after the softmax", exactly(sums[0]), right=AtMost(0.2))
     yield Case("sum of a token's weights, the library's", exactly(sums[1]), right=Near(1.0, 1e-5))
     yield Case(f"along the sequence: {around}", exactly(text[1]), right=AtMost(0.3))
     yield Case(f"the library: {around}", exactly(library[1]), right=Near(1.0, 1e-9))
-    yield Case("along the sequence: rows or columns to the farthest cell seen", exactly(text[0]),
+    yield Case("along the sequence: rows or columns to the farthest cell attended to", exactly(text[0]),
                document=AtMost(RADIUS), right=Near(SIDE - 1, 0.5))  # fmt: skip
-    yield Case("the library: rows or columns to the farthest cell seen", exactly(library[0]), right=Near(RADIUS, 0.5))
-    yield Case(f"blocks on the diagonal: share of the map seen after {depth} layers", exactly(diagonal),
+    yield Case(
+        "the library: rows or columns to the farthest cell attended to", exactly(library[0]), right=Near(RADIUS, 0.5)
+    )
+    yield Case(f"blocks on the diagonal: share of the map reached after {depth} layers", exactly(diagonal),
                right=Near((BLOCK / SIDE) ** 2, 1e-9))  # fmt: skip
-    yield Case(f"blocks, their neighbors and some others: share of the map seen after {depth} layers",
+    yield Case(f"blocks, their neighbors and some others: share of the map reached after {depth} layers",
                exactly(sparse), right=AtLeast(0.9))  # fmt: skip

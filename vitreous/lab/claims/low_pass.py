@@ -1,4 +1,4 @@
-"""Residual blocks as a low-pass filter: exact for a Laplacian on a ring, and not what a trained model does."""
+"""Residual blocks as a low-pass filter: exact for a Laplacian on a ring, but not true of a trained model."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ CLAIM = Claim(
     "smooth patterns and wears away fine detail.",
     sources=(Source.PRINCIPLES,),
     formula=r"G(\omega)^L = [1 + \alpha (2 \cos \omega - 2)]^L",
-    right="The formula is exact on a ring. The gain falls steadily only for α up to 1/4; above 1/2 the finest detail "
-    "grows. In a trained model attention does smooth, but MLPs bring detail back, and residuals carry it past "
-    "both: the tokens of the last block hold more fine detail than those of the first.",
+    right="The formula is exact on a ring. The gain falls monotonically only for α up to 1/4; above 1/2 the "
+    "highest frequency grows. In a trained model attention does smooth, but MLPs restore high frequencies, and "
+    "residuals bypass both: the tokens of the last block have a larger share of high frequencies than those of the "
+    "first.",
     right_formula="",
-    meaning="Smoothing is what attention does, not what a ViT does: features of late blocks still tell neighboring "
-    "patches apart and serve for dense tasks. A model of attention alone, without MLP or residual, would blur.",
-    axes=Axes("frequency ω / π", "gain of the stack, without its sign"),
+    meaning="Attention smooths, a ViT does not: features of late blocks still distinguish neighboring patches and "
+    "work for dense tasks. A model of attention alone, without MLP or residual, would blur.",
+    axes=Axes("frequency ω / π", "gain of the stack, absolute value"),
 )
 RING, LAYERS = 64, 4
 
@@ -40,18 +41,18 @@ def document(alpha: float, omega: float, layers: int) -> float:
 
 
 def stack(x: Tensor, alpha: float, layers: int) -> Tensor:
-    """x + α Δx again and again; on a ring Δx = 2 (mean of both neighbors − x), and attention takes that mean."""
-    place = torch.arange(len(x))
-    between = (place[:, None] - place).abs()
-    nothing = torch.zeros(len(x), 1, dtype=x.dtype)
+    """Apply x + α Δx ``layers`` times; on a ring Δx = 2 (mean of both neighbors − x), a mean computed by attention."""
+    index = torch.arange(len(x))
+    between = (index[:, None] - index).abs()
+    zeros = torch.zeros(len(x), 1, dtype=x.dtype)
     for _ in range(layers):
-        mean = Attend()(nothing, nothing, x[:, None], mask=(between == 1) | (between == len(x) - 1))[:, 0]
+        mean = Attend()(zeros, zeros, x[:, None], mask=(between == 1) | (between == len(x) - 1))[:, 0]
         x = x + 2 * alpha * (mean - x)
     return x
 
 
 def gains(alpha: float, layers: int) -> Tensor:
-    """By frequency 0, 2π/64, … π: the Fourier transform of what the stack makes of a single spike."""
+    """Gain by frequency 0, 2π/64, … π: the Fourier transform of the stack's impulse response."""
     spike = torch.zeros(RING, dtype=torch.float64)
     spike[0] = 1
     return torch.fft.rfft(stack(spike, alpha, layers)).real
@@ -71,7 +72,7 @@ def cases(trial: Trial) -> Iterator[Case]:
                 group=f"α = {alpha:g}",
             )
         yield Case(
-            f"ring, α = {alpha:g}: gain of the finest detail ÷ that of a wave of 8 places",
+            f"ring, α = {alpha:g}: gain at ω = π ÷ gain at ω = π/4",
             exactly(float((found[32] / found[8]).abs())),
             document=AtMost(1.0),
             right=near(abs(document(alpha, math.pi, LAYERS) / document(alpha, math.pi / 4, LAYERS)), share=1e-6),
@@ -81,7 +82,7 @@ def cases(trial: Trial) -> Iterator[Case]:
 
 
 def real_cases(trial: Trial) -> Iterator[Case]:
-    """How the share of fine detail changes; a share above its start is no low pass."""
+    """Change of the share of fine detail in DeiT-Tiny; an increase contradicts a low-pass filter."""
     found = shares(trial)
     trial.keep("share of fine detail by block", [float(value) for value in found["stream"].mean(dim=0)])
     stream = found["stream"]
@@ -109,33 +110,33 @@ def mean(values: Tensor) -> Estimate:
 
 
 def change(before: Tensor, after: Tensor) -> Estimate:
-    """The mean ratio over blocks; the interval is over images."""
+    """Mean ratio over blocks; the interval is over images."""
     return mean((after / before).mean(dim=1))
 
 
 def fine_detail(tokens: Tensor, grid: Grid) -> Tensor:
-    """Per image: the share of the tokens' energy in waves shorter than four patches, down or across."""
+    """Share of the tokens' energy at wavelengths below four patches in either direction, per image."""
     energy = torch.fft.fft2(tokens.unflatten(1, grid), dim=(1, 2)).abs().square().sum(dim=-1)
     down, across = (torch.fft.fftfreq(side).abs() > 0.25 for side in grid)
     return (energy * (down[:, None] | across)).sum(dim=(1, 2)) / energy.sum(dim=(1, 2))
 
 
 def shares(trial: Trial) -> dict[str, Tensor]:
-    """(images, blocks): fine detail before and after each part of each block, class token left out."""
+    """Fine detail before and after each part of each block, class token excluded, (images, blocks)."""
     model, (images, _) = deit_tiny(trial), photos(trial, trial.choose(6, 64))
     parts: dict[str, list[Tensor]] = {"stream": [], "mlp in": [], "mlp out": []}
 
     def keep(name: str, tokens: Tensor) -> None:
         parts[name].append(tokens[:, model.num_prefix :])
 
-    def watch(_: nn.Module, given: tuple[Tensor, ...], gave: Tensor) -> None:
-        keep("mlp in", given[0])
-        keep("mlp out", gave)
+    def record_mlp(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        keep("mlp in", inputs[0])
+        keep("mlp out", output)
 
     blocks = model.blocks
-    hooks = [block.get_submodule("mlp").register_forward_hook(watch) for block in blocks]
-    hooks.append(blocks[0].register_forward_pre_hook(lambda _, given: keep("stream", given[0])))
-    hooks += [block.register_forward_hook(lambda _, given, gave: keep("stream", gave)) for block in blocks]
+    hooks = [block.get_submodule("mlp").register_forward_hook(record_mlp) for block in blocks]
+    hooks.append(blocks[0].register_forward_pre_hook(lambda _, inputs: keep("stream", inputs[0])))
+    hooks += [block.register_forward_hook(lambda _, inputs, output: keep("stream", output)) for block in blocks]
     with record(model, what=("v", "output")) as trace, torch.no_grad():
         model(images)
     for hook in hooks:
@@ -143,5 +144,5 @@ def shares(trial: Trial) -> dict[str, Tensor]:
     for name, what in (("values", "v"), ("attention", "output")):
         heads = [getattr(attention, what)[:, :, model.num_prefix :] for attention in trace.values()]
         parts[name] = [tokens.transpose(1, 2).flatten(2) for tokens in heads]
-    grid, _ = trace.cells()
+    grid, _ = trace.grid_and_prefix()
     return {name: torch.stack([fine_detail(tokens, grid) for tokens in each], dim=1) for name, each in parts.items()}

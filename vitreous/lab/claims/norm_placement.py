@@ -1,4 +1,4 @@
-"""Where the norm stands: Post-LN keeps activations constant, Pre-LN lets them grow about like a random walk."""
+"""Post-LN keeps activations constant; in Pre-LN they grow roughly like a random walk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import Estimate, mean_of
-from vitreous.lab.figures import usual
+from vitreous.lab.figures import default_figure
 from vitreous.lab.prediction import AtLeast, AtMost, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import SelfAttention
@@ -25,7 +25,7 @@ from vitreous.layers.mlp import Mlp
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from vitreous.lab.outcome import Outcome
+    from vitreous.lab.outcome import ClaimOutcome
 
 CLAIM = Claim(
     title="Norm before or after the branch",
@@ -34,12 +34,12 @@ CLAIM = Claim(
     "has the more stable gradients.",
     sources=(Source.PRINCIPLES, Source.DEEP_DIVE),
     formula=r"|x_L| \sim (1+g)^L |x_0| \; \mathrm{(Post)}, \quad |x_0| + L C \; \mathrm{(Pre)}",
-    right="Post-LN's activations are constant, since each block ends with the norm. Pre-LN's grow like the root of the "
-    "sum of the branches' squares, somewhat faster than the root of the depth. Post-LN's trouble is another: the "
-    "gradients of its last blocks do not shrink with depth, and its tokens become alike sooner.",
+    right="Post-LN's activations are constant, since each block ends with the norm. Pre-LN's grow like the root "
+    "of the sum of the branches' squares, somewhat faster than the root of the depth. Post-LN's problem is another: "
+    "the gradients of its last blocks do not shrink with depth, and its tokens become similar sooner.",
     right_formula=r"|x_L| = 1 \; \mathrm{(Post)}, \quad \sqrt{|x_0|^2 + \sum_l c_l^2} \; \mathrm{(Pre)}",
-    meaning="Pre-LN's late blocks are small steps on a large stream, while Post-LN's take full steps from the start. "
-    "Published work finds that Pre-LN therefore trains without warm-up, which is not measured here.",
+    meaning="Pre-LN's late blocks are small updates of a large residual stream, while Post-LN's are large from the "
+    "start. Published work finds that Pre-LN therefore trains without warm-up, which is not measured here.",
     axes=Axes("blocks", "size of the stream (root mean square)", log="xy"),
 )
 DIM, TOKENS, IMAGES = 64, 17, 4
@@ -63,22 +63,22 @@ def right_pre(branches: Sequence[float]) -> float:
     return math.sqrt(1 + sum(size**2 for size in branches))
 
 
-def size_of(x: Tensor) -> float:
+def rms_of(x: Tensor) -> float:
     return float(x.detach().square().mean().sqrt())
 
 
 @dataclass(frozen=True)
-class Run:
-    """One pass through a fresh stack, forwards and backwards."""
+class StackPass:
+    """Measurements of one forward and backward pass through an untrained stack."""
 
-    size: float  # of the stream in the end; it starts at 1
-    branches: tuple[float, ...]  # the size of what each branch added
-    gradients: tuple[float, ...]  # of each block's last matrix
-    alike: float  # cosine of neighboring tokens in the end
+    rms: float  # of the residual stream after the last block; it starts at 1
+    branches: tuple[float, ...]  # RMS of each branch's output
+    gradients: tuple[float, ...]  # norm, of each block's last matrix
+    similarity: float  # cosine of neighboring tokens after the last block
 
 
-def run(kind: type[Block], depth: int, seed: int) -> Run:
-    """Blocks as a ViT starts them; the score is a random direction of the normalized output."""
+def run(kind: type[Block], depth: int, seed: int) -> StackPass:
+    """Run blocks with ViT initialization; the loss projects the normalized output on a random direction."""
     branches: list[float] = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -87,20 +87,20 @@ def run(kind: type[Block], depth: int, seed: int) -> Run:
     x = F.layer_norm(x, (DIM,))
     for block in blocks:
         for branch in (block.mixer, block.mlp):
-            branch.register_forward_hook(lambda *call: branches.append(size_of(call[-1])))
+            branch.register_forward_hook(lambda *call: branches.append(rms_of(call[-1])))
         x = block(x, None)
     (F.layer_norm(x, (DIM,)) * direction).sum().backward()
     gradients = tuple(float(block.get_parameter("mlp.fc2.weight").grad.norm()) for block in blocks)  # type: ignore[union-attr]
-    alike = float(F.cosine_similarity(x[:, 1:], x[:, :-1], dim=-1).detach().mean())
-    return Run(size_of(x), tuple(branches), gradients, alike)
+    similarity = float(F.cosine_similarity(x[:, 1:], x[:, :-1], dim=-1).detach().mean())
+    return StackPass(rms_of(x), tuple(branches), gradients, similarity)
 
 
-Runs = dict[tuple[type[Block], int], list[Run]]
+Passes = dict[tuple[type[Block], int], list[StackPass]]
 
 
 def cases(trial: Trial) -> Iterator[Case]:
     depths = trial.choose(quick=(2, 8, 32), full=(2, 4, 8, 16, 32, 64, 128))
-    runs: Runs = {(k, depth): [run(k, depth, seed) for seed in trial.seeds] for k in (POST, PRE) for depth in depths}
+    runs: Passes = {(k, depth): [run(k, depth, seed) for seed in trial.seeds] for k in (POST, PRE) for depth in depths}
     for name, kind, document, right, share in (
         ("Post-LN", POST, document_post, right_post, 0.01),
         ("Pre-LN", PRE, document_pre, right_pre, 0.3),
@@ -109,7 +109,7 @@ def cases(trial: Trial) -> Iterator[Case]:
             own = runs[kind, depth]
             yield Case(
                 f"{name}, {depth} blocks: size of the stream",
-                mean_of([each.size for each in own]),
+                mean_of([each.rms for each in own]),
                 document=near(document(own[0].branches), share=0.3),
                 right=near(right(own[0].branches), share=share),
                 at=depth,
@@ -118,32 +118,34 @@ def cases(trial: Trial) -> Iterator[Case]:
     yield from about_gradients(runs, depths[0], depths[-1])
 
 
-def about_gradients(runs: Runs, shallow: int, deep: int) -> Iterator[Case]:
+def about_gradients(runs: Passes, shallow: int, deep: int) -> Iterator[Case]:
     uneven = {kind: [max(r.gradients) / min(r.gradients) for r in runs[kind, deep]] for kind in (PRE, POST)}
     yield Case(
         f"{deep} blocks: largest ÷ smallest gradient of a block, Pre-LN's over Post-LN's",
         mean_of([pre / post for pre, post in zip(uneven[PRE], uneven[POST], strict=True)]),
         document=AtMost(1.0),
     )
-    less = runs[PRE, shallow][0].size / runs[PRE, deep][0].size
+    less = runs[PRE, shallow][0].rms / runs[PRE, deep][0].rms
     sizes = f"gradient of the last block, {deep} blocks ÷ {shallow}"
     yield Case(f"Post-LN: {sizes}", last_gradient(runs, POST, shallow, deep), right=near(1.0, share=0.5))
     ratio = last_gradient(runs, PRE, shallow, deep)
     yield Case(f"Pre-LN: {sizes}", ratio, document=AtMost(1.0), right=near(less, share=0.5))
     yield Case(
-        f"{deep} blocks: how alike tokens are (cosine), Post-LN less Pre-LN",
-        mean_of([post.alike - pre.alike for post, pre in zip(runs[POST, deep], runs[PRE, deep], strict=True)]),
+        f"{deep} blocks: similarity of tokens (cosine), Post-LN less Pre-LN",
+        mean_of(
+            [post.similarity - pre.similarity for post, pre in zip(runs[POST, deep], runs[PRE, deep], strict=True)]
+        ),
         right=AtLeast(0.0),
     )
 
 
-def last_gradient(runs: Runs, kind: type[Block], shallow: int, deep: int) -> Estimate:
+def last_gradient(runs: Passes, kind: type[Block], shallow: int, deep: int) -> Estimate:
     pairs = zip(runs[kind, deep], runs[kind, shallow], strict=True)
     return mean_of([of_deep.gradients[-1] / of_shallow.gradients[-1] for of_deep, of_shallow in pairs])
 
 
-def draw(outcome: Outcome) -> Figure:
-    """The usual figure, cut where the exponential leaves it."""
-    figure = usual(outcome, CLAIM)
+def draw(outcome: ClaimOutcome) -> Figure:
+    """Plot the default figure, cropped where the exponential leaves it."""
+    figure = default_figure(outcome, CLAIM)
     figure.axes[0].set_ylim(0.7, 400)
     return figure

@@ -1,4 +1,4 @@
-"""Embedding patches costs n·p²·c operations: times the width of the embedding."""
+"""Embedding n patches costs n·p²·c·D multiply-accumulates; the text omits the embedding width D."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from vitreous.lab.trial import Trial
 from vitreous.layers.patch import PatchEmbed
 
 CLAIM = Claim(
-    title="What embedding the patches costs",
+    title="The cost of the patch embedding",
     statement="Embedding n patches of p × p pixels and c channels takes O(np²c) operations.",
     sources=(Source.MODERN,),
     formula=r"O(n p^2 c)",
-    right="np²c is the number of values in the image. Each of them takes part in all D outputs of its patch.",
+    right="np²c is the number of values in the image. Each of them contributes to all D outputs of its patch.",
     right_formula=r"O(n p^2 c D)",
-    meaning="The text's number is what merely reading the image costs. The embedding is still cheap, 0.7 % of "
-    "ViT-B/16; since np² is the number of pixels, smaller patches do not make it dearer, only the blocks after it.",
+    meaning="The text's number is the cost of reading the image. The embedding is still cheap, 0.7 % of ViT-B/16; "
+    "since np² is the number of pixels, smaller patches do not make it more expensive, only the blocks after it.",
 )
 
 
 class Setting(NamedTuple):
-    """A map of rows × columns patches of p × p pixels and c channels, embedded in D numbers."""
+    """A map of rows × columns patches of p × p pixels and c channels, embedded in D dimensions."""
 
     rows: int = 14
     columns: int = 14
@@ -45,7 +45,7 @@ def right(rows: int, columns: int, p: int, c: int, dim: int) -> int:
 
 
 def measure(rows: int, columns: int, p: int, c: int, dim: int) -> int:
-    """Counted multiply-accumulates of the library's patch embedding."""
+    """Multiply-accumulates of the library's patch embedding, counted."""
     embed = PatchEmbed((p, p), c, dim).to("meta")
     return forward_flops(embed, torch.empty(1, c, rows * p, columns * p, device="meta")) // 2
 

@@ -1,4 +1,4 @@
-"""Smaller patches: what they gain in accuracy and what they cost in time."""
+"""Smaller patches: gain in accuracy and cost in time."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly
-from vitreous.lab.instruments.compare import accuracies, difference, learned
-from vitreous.lab.instruments.examined import unseen
+from vitreous.lab.instruments.compare import above_chance, accuracies, difference
+from vitreous.lab.instruments.run_evaluation import validation_batch
 from vitreous.lab.prediction import AtLeast, near
-from vitreous.lab.trained import Trained, trained
+from vitreous.lab.trained import Trained, trained_run
 from vitreous.lab.trial import Trial
 from vitreous.models.vit import ViTConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from vitreous.lab.outcome import Outcome
+    from vitreous.lab.outcome import ClaimOutcome
 
 CLAIM = Claim(
     title="Smaller patches",
     statement="Smaller patches give more tokens, hence better accuracy, and are slower.",
     sources=(Source.DEEP_DIVE, Source.PIXELS, Source.MODERN),
     formula=r"n = (S/p)^2; \quad p \downarrow \ \Rightarrow \ \mathrm{accuracy} \uparrow, \ \mathrm{time} \uparrow",
-    right="The cost is certain: halving the side of a patch gives four times the tokens, and somewhat more than four "
-    "times the work. The gain is not: finer patches hold less each, and take longer to learn from.",
+    right="The cost is certain: halving the side of a patch gives four times the tokens, and somewhat more than "
+    "four times the compute. The gain is not: smaller patches carry less information each, and take longer to learn "
+    "from.",
     right_formula=r"\mathrm{MACs} = L\,(2 (2 + r) n D^2 + 2 n^2 D) + n_{\mathrm{patches}}\, 3 p^2 D + D K",
-    meaning="Compare patch sizes at equal time, not at equal steps: what a patch of half the size costs would also pay "
-    "for a model of twice the width.",
+    meaning="Compare patch sizes at equal time, not at equal steps: the cost of a patch of half the size would "
+    "also pay for a model of twice the width.",
 )
 
 NAMES = ("patch_half", "base", "patch_double", "patch_quadruple")
@@ -51,8 +52,8 @@ def right(config: ViTConfig, num_classes: int) -> float:
 
 @torch.no_grad()
 def macs(run: Trained) -> float:
-    """As torch counts them, product by product."""
-    images = unseen(run, 1).images
+    """MACs per image as counted by torch's FlopCounterMode."""
+    images = validation_batch(run, 1).images
     with FlopCounterMode(display=False) as counter:
         run.model(images)
     return counter.get_total_flops() / 2
@@ -60,10 +61,10 @@ def macs(run: Trained) -> float:
 
 @torch.no_grad()
 def milliseconds(runs: Sequence[Trained], rounds: int) -> NDArray[np.float64]:
-    """(round, run): the processor's time for an image in batches of 128, the runs taking turns."""
-    images = [unseen(run, 128).images for run in runs]
+    """CPU time per image in batches of 128, interleaving the runs, (round, run)."""
+    images = [validation_batch(run, 128).images for run in runs]
     found = np.empty((rounds, len(runs)))
-    for turn in range(-1, rounds):  # the first round warms up, and is written over by the last
+    for turn in range(-1, rounds):  # round −1 warms up; the last round overwrites it
         for index, run in enumerate(runs):
             begin = time.process_time()
             run.model(images[index])
@@ -73,7 +74,7 @@ def milliseconds(runs: Sequence[Trained], rounds: int) -> NDArray[np.float64]:
 
 def cases(trial: Trial) -> Iterator[Case]:
     names = trial.choose(("base", "patch_double"), NAMES)
-    runs = [trained(trial, name) for name in names]
+    runs = [trained_run(trial, name) for name in names]
     sides = [config_of(run).patch_size[0] for run in runs]
     found = [accuracies(trial, name) for name in names]
     times = milliseconds(runs, trial.choose(10, 20))
@@ -86,7 +87,7 @@ def cases(trial: Trial) -> Iterator[Case]:
     for run, side, number in zip(runs, sides, counted, strict=True):
         expected = right(config_of(run), run.model.config.num_classes)
         yield Case(f"patch {side}: million MACs", exactly(number / 1e6), right=near(expected / 1e6, share=0.01))
-    yield learned(trained(trial, "base"), "the base run")
+    yield above_chance(trained_run(trial, "base"), "the base run")
     trial.keep("side", sides)
     trial.keep("accuracy", [float(np.mean(group)) for group in found])
     trial.keep("milliseconds", times.min(axis=0).tolist())
@@ -98,12 +99,12 @@ def config_of(run: Trained) -> ViTConfig:
     return run.recipe.model
 
 
-def draw(outcome: Outcome) -> Figure:
-    from vitreous.draw.style import BLUE, INK, plain, side_by_side
+def draw(outcome: ClaimOutcome) -> Figure:
+    from vitreous.draw.style import BLUE, INK, side_by_side, style_axis
 
     figure, panels = side_by_side(3, width=2.9)
     values = outcome.series
-    labels = {"accuracy": "accuracy", "milliseconds": "milliseconds an image", "MACs": "million MACs an image"}
+    labels = {"accuracy": "accuracy", "milliseconds": "milliseconds per image", "MACs": "million MACs per image"}
     for axis, (name, label) in zip(panels, labels.items(), strict=True):
         axis.plot(values["side"], values[name], "o-", color=INK if name != "MACs" else BLUE, markersize=4.5)
         axis.set_xscale("log", base=2)
@@ -113,5 +114,5 @@ def draw(outcome: Outcome) -> Figure:
         axis.set_xticks(values["side"], [f"{side:g}" for side in values["side"]])
         axis.set_xlabel("side of a patch, pixels")
         axis.set_ylabel(label)
-        plain(axis)
+        style_axis(axis)
     return figure

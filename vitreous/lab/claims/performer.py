@@ -1,4 +1,4 @@
-"""Cosine features approximate another kernel than softmax and go negative; positive ones work for short vectors."""
+"""Cosine features do not approximate softmax and go negative; positive ones work for short vectors only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import exactly
-from vitreous.lab.instruments.chance import seeded
 from vitreous.lab.instruments.counting import forward_flops
+from vitreous.lab.instruments.seeding import seeded
 from vitreous.lab.prediction import AtLeast, AtMost, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import Attend
@@ -25,37 +25,41 @@ CLAIM = Claim(
     sources=(Source.FOUNDATIONS,),
     formula=r"\phi(x) = \sqrt{2/r} \, [\cos(\omega_1^\top x + b_1), \ldots, \cos(\omega_r^\top x + b_r)]",
     right="Cosines approximate a Gaussian kernel instead of the softmax's, and nearly half of their weights are "
-    "negative where entries have variance 1. Performer's features are exponentials, whose relative error falls as 1/√r "
-    "and grows exponentially with the square of the vectors' length; the figure divides by the error of plain "
-    "averaging, which grows too. There are fewer products only for n > 2r.",
+    "negative where entries have variance 1. Performer's features are exponentials, whose relative error decreases as "
+    "1/√r and grows exponentially with the squared norm of the vectors; the figure divides by the error of uniform "
+    "attention, which grows too. The cost is lower only for n > 2r.",
     right_formula=r"\phi(x) = \exp(W x' - \|x'\|^2 / 2) / \sqrt{r}, \quad x' = x / d^{1/4}",
-    meaning="With fewer features than dimensions nothing is approximated. Even positive features beat plain averaging "
-    "only where queries and keys are short: with entries of variance 1 a thousand features do not. Do not expect to "
-    "swap them into a trained model; train with them, and only where there are many more tokens than features.",
-    axes=Axes("features r", "error, as a share of plain averaging's", log="xy"),
+    meaning="With fewer features than dimensions the approximation fails. Even positive features beat uniform "
+    "attention only where queries and keys are short: with entries of variance 1 a thousand features do not. Do not "
+    "expect to swap them into a trained model; train with them, and only where there are many more tokens than "
+    "features.",
+    axes=Axes("features r", "error ÷ that of uniform attention", log="xy"),
 )
 TOKENS, WIDTH = 128, 64
-SHORT, USUAL = 0.25, 1.0  # deviation of the entries of queries and keys; √d expects 1
+SHORT, USUAL = 0.25, 1.0  # standard deviation of the entries of queries and keys; √d assumes 1
 
 
 def right(sigma: float, r: int) -> float:
-    """For short vectors: relative deviation of a row's estimated weights, over that of the true ones (σ²)."""
+    """For short vectors: relative deviation of the estimated weights, divided by that of the true ones (σ²)."""
     length = sigma**2 * math.sqrt(WIDTH)
     return math.sqrt((math.exp(2 * length) - math.exp(length)) / r) / sigma**2
 
 
 def right_macs(n: int, r: int) -> float:
-    """Share of full attention's: four products of n·r·d instead of two of n²d."""
+    """MACs as a share of full attention's: four products of n·r·d instead of two of n²d."""
     return 2 * r / n
 
 
 def cosine_floor() -> float:
-    """Of the Gaussian kernel, for short vectors: it adds −‖k‖²/(2√d) to the logits, of deviation σ²/√2 beside σ²."""
+    """Error of the Gaussian kernel for short vectors.
+
+    It adds −‖k‖²/(2√d) to the logits, with deviation σ²/√2, against σ² of the logits themselves.
+    """
     return 1 / math.sqrt(2)
 
 
 def cosine_weights(q: Tensor, k: Tensor, r: int) -> Tensor:
-    """Of the text's features, with the scale that turns q·k into softmax's q·k/√d."""
+    """Weights from the text's features, scaled so that q·k becomes softmax's q·k/√d."""
     directions, phases = torch.randn(r, WIDTH), 2 * math.pi * torch.rand(r)
     on_queries, on_keys = (math.sqrt(2 / r) * (x * WIDTH**-0.25 @ directions.T + phases).cos() for x in (q, k))
     products = on_queries @ on_keys.T
@@ -63,7 +67,7 @@ def cosine_weights(q: Tensor, k: Tensor, r: int) -> Tensor:
 
 
 def positive_weights(q: Tensor, k: Tensor, r: int) -> Tensor:
-    """Of the library's Performer."""
+    """Weights from the library's Performer features."""
     features = PositiveFeatures(WIDTH, r)
     return LinearAttend().weights(features(q), features(k))
 
@@ -71,23 +75,25 @@ def positive_weights(q: Tensor, k: Tensor, r: int) -> Tensor:
 WEIGHTS = {"cosines": cosine_weights, "exponentials": positive_weights}
 
 
-def found_and_wanted(kind: str, sigma: float, r: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The weights that features give, and softmax's, of random queries and keys."""
+def estimated_and_true(kind: str, sigma: float, r: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Weights estimated from the features and softmax weights, for random queries and keys."""
     with seeded(seed), torch.no_grad():
         q, k = (sigma * torch.randn(TOKENS, WIDTH) for _ in range(2))
         return WEIGHTS[kind](q, k, r), Attend().weights(q, k)
 
 
 def error(kind: str, sigma: float, r: int, seed: int) -> float:
-    """Of a row in the middle, as a share of the error that equal weights make."""
-    found, wanted = found_and_wanted(kind, sigma, r, seed)
-    ours, plain = ((x - wanted).abs().sum(-1).median() for x in (found, torch.full_like(wanted, 1 / TOKENS)))
-    return float(ours / plain)
+    """Median error of a row, divided by that of uniform weights."""
+    estimated, true = estimated_and_true(kind, sigma, r, seed)
+    feature_error, uniform_error = (
+        (x - true).abs().sum(-1).median() for x in (estimated, torch.full_like(true, 1 / TOKENS))
+    )
+    return float(feature_error / uniform_error)
 
 
 def share_of_negative(kind: str, sigma: float, r: int, seed: int) -> float:
-    found, _ = found_and_wanted(kind, sigma, r, seed)
-    return float((found < 0).double().mean())
+    estimated, _ = estimated_and_true(kind, sigma, r, seed)
+    return float((estimated < 0).double().mean())
 
 
 def measured_macs(n: int, r: int) -> float:
@@ -113,11 +119,11 @@ def cases(trial: Trial) -> Iterator[Case]:
             )
     for kind, expected in (("cosines", Near(0.5, 0.1)), ("exponentials", Near(0.0, 1e-9))):
         shares = trial.repeat(partial(share_of_negative, kind, USUAL, 16))
-        said = Near(0.0, 0.01) if kind == "cosines" else None
+        expected_by_text = Near(0.0, 0.01) if kind == "cosines" else None
         yield Case(
             f"{kind}, entries of deviation 1, 16 features: share of negative weights",
             shares,
-            document=said,
+            document=expected_by_text,
             right=expected,
         )
     for r in (16, 256):

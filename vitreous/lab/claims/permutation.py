@@ -1,4 +1,4 @@
-"""Shuffled patches come out shuffled: attention is equivariant, and only what is pooled from it invariant."""
+"""Attention is permutation-equivariant; only what is pooled from it is invariant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitreous.explain.record import record
 from vitreous.lab.claim import Case, Claim, Source
-from vitreous.lab.figures import in_rows
+from vitreous.lab.figures import plot_rows
 from vitreous.lab.prediction import AtLeast, AtMost
 from vitreous.lab.trial import Trial
 from vitreous.layers.patch import patchify
@@ -21,7 +21,7 @@ from vitreous.models.vit import ViT, ViTConfig
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from vitreous.lab.outcome import Outcome
+    from vitreous.lab.outcome import ClaimOutcome
 
 CLAIM = Claim(
     title="Shuffled patches",
@@ -31,32 +31,33 @@ CLAIM = Claim(
     "it.",
     sources=(Source.PRINCIPLES, Source.FOUNDATIONS),
     formula=r"f(P X) = f(X), \quad A(P X) = P A(X) P^\top",
-    right="Tokens are equivariant, so they do change places. Invariant is only what treats all patches alike: the "
-    "output of the class token, their mean or their maximum. With positions of any kind neither is left.",
+    right="Tokens are equivariant: they are permuted with the patches. Only what treats all patches "
+    "symmetrically is invariant: the output of the class token, the mean or the maximum of the tokens. With positions "
+    "of any kind neither property holds.",
     right_formula=r"f(P X) = P f(X), \quad A(P X) = P A(X) P^\top",
-    meaning="A classifier without positions sees a bag of patches; a segmenter without them still returns each patch "
-    "to its place. Shuffling patches in a test is the quickest proof that no order slips in where none should, and "
-    "that positions arrive where they should.",
+    meaning="A classifier without positions sees a bag of patches; a segmenter without them still returns each "
+    "patch to its position. Shuffling patches in a test is the quickest check that no order leaks in where none "
+    "should, and that positions take effect where they should.",
 )
 SIDE, PATCH = 32, 8
-UNCHANGED = AtMost(1e-6)  # of the length of what is compared
+UNCHANGED = AtMost(1e-6)  # relative change
 CHANGED = AtLeast(1e-4)  # untrained positions are small, and rounding changes 1e-15
 
 
 def model_with(seed: int, **options: Any) -> ViT:
-    """An untrained ViT of two blocks, in double precision so that rounding hides nothing."""
+    """An untrained ViT of two blocks, in double precision so that rounding errors stay below the thresholds."""
     small = {"image_size": SIDE, "patch_size": PATCH, "dim": 64, "depth": 2, "num_heads": 4, "num_classes": 10}
     config = ViTConfig().override(**small, **options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = config.build()
         if model.class_token is not None:
-            nn.init.normal_(model.class_token)  # it starts at zero, where it could hide a mistake
+            nn.init.normal_(model.class_token)  # its zero initialization could hide a mistake
         return model.double().eval()
 
 
 def pair_of_images(seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Images, the same with their patches shuffled, and how: token i of the second is token order[i] of the first."""
+    """Return images, the same with shuffled patches, and the order: token i of the second is order[i] of the first."""
     draws = torch.Generator().manual_seed(seed)
     images = torch.randn(2, 3, SIDE, SIDE, generator=draws, dtype=torch.float64)
     order = torch.randperm((SIDE // PATCH) ** 2, generator=draws)
@@ -65,13 +66,13 @@ def pair_of_images(seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def change(before: Tensor, after: Tensor) -> float:
-    """The length of the difference, as a share of the length of what was there."""
+    """Relative change in norm."""
     return float((after - before).norm() / before.norm())
 
 
 @torch.no_grad()
 def change_of_tokens(seed: int, *, put_back: bool, **options: Any) -> float:
-    """Of all patch tokens, each compared with the one in its place, or with itself wherever it went."""
+    """Relative change of the patch tokens, compared by position or, with ``put_back``, by patch."""
     model = model_with(seed, **options)
     images, shuffled, order = pair_of_images(seed)
     before, after = (model.features(x).tokens[:, model.num_prefix :] for x in (images, shuffled))
@@ -79,8 +80,8 @@ def change_of_tokens(seed: int, *, put_back: bool, **options: Any) -> float:
 
 
 @torch.no_grad()
-def change_of_answer(seed: int, **options: Any) -> float:
-    """Of what the classifier reads."""
+def change_of_pooled(seed: int, **options: Any) -> float:
+    """Relative change of the features that the classifier reads."""
     model = model_with(seed, **options)
     before, after = (model.pooled(model.features(x)) for x in pair_of_images(seed)[:2])
     return change(before, after)
@@ -88,39 +89,39 @@ def change_of_answer(seed: int, **options: Any) -> float:
 
 @torch.no_grad()
 def change_of_attention(seed: int, **options: Any) -> float:
-    """Of the attention matrices of all blocks, rows and columns put back."""
+    """Relative change of the attention matrices of all blocks, after undoing the permutation."""
     model = model_with(seed, **options)
     images, shuffled, order = pair_of_images(seed)
-    places = torch.cat([torch.arange(model.num_prefix), model.num_prefix + order])
+    permutation = torch.cat([torch.arange(model.num_prefix), model.num_prefix + order])
     matrices = []
     for x in (images, shuffled):
         with record(model) as trace:
             model(x)
         matrices.append(torch.stack([attention.weights for attention in trace.values()]))
-    return change(matrices[0][..., places, :][..., places], matrices[1])
+    return change(matrices[0][..., permutation, :][..., permutation], matrices[1])
 
 
 def cases(trial: Trial) -> Iterator[Case]:
     bare: dict[str, Any] = {"position": "none"}
     tokens = trial.repeat(partial(change_of_tokens, put_back=False, **bare))
-    yield Case("invariant? tokens, place by place", tokens, document=UNCHANGED, right=CHANGED)
+    yield Case("invariant? tokens, by position", tokens, document=UNCHANGED, right=CHANGED)
     tokens = trial.repeat(partial(change_of_tokens, put_back=True, **bare))
     yield Case("equivariant? tokens, put back", tokens, document=UNCHANGED, right=UNCHANGED)
     matrix = trial.repeat(partial(change_of_attention, **bare))
     yield Case("equivariant? attention matrices, put back", matrix, document=UNCHANGED, right=UNCHANGED)
     for pool in ("class", "mean", "max"):
-        answer = trial.repeat(partial(change_of_answer, pool=pool, **bare))
+        pooled = trial.repeat(partial(change_of_pooled, pool=pool, **bare))
         name = "output of the class token" if pool == "class" else f"{pool} of the tokens"
-        yield Case(f"invariant? {name}", answer, document=UNCHANGED, right=UNCHANGED)
+        yield Case(f"invariant? {name}", pooled, document=UNCHANGED, right=UNCHANGED)
     tokens = trial.repeat(partial(change_of_tokens, put_back=True, position="learned"))
     yield Case("learned positions: tokens, put back", tokens, document=CHANGED, right=CHANGED)
     for position in trial.choose(("learned", "relative", "rope"), ("learned", "sincos_2d", "relative", "rope")):
-        answer = trial.repeat(partial(change_of_answer, position=position))
-        yield Case(f"{position} positions: class token", answer, document=CHANGED, right=CHANGED)
+        pooled = trial.repeat(partial(change_of_pooled, position=position))
+        yield Case(f"{position} positions: class token", pooled, document=CHANGED, right=CHANGED)
 
 
-def draw(outcome: Outcome) -> Figure:
-    """Rows on a logarithmic scale: fifteen powers of ten lie between rounding and a change."""
-    figure = in_rows(outcome.cases)
-    figure.axes[0].set(xscale="log", xlim=(1e-17, 1e2), xlabel="change, as a share of what was there")
+def draw(outcome: ClaimOutcome) -> Figure:
+    """Plot rows on a logarithmic scale: rounding and real changes differ by fifteen orders of magnitude."""
+    figure = plot_rows(outcome.cases)
+    figure.axes[0].set(xscale="log", xlim=(1e-17, 1e2), xlabel="relative change")
     return figure

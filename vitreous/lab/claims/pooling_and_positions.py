@@ -1,4 +1,4 @@
-"""Class token against pooling, learned positions against others: at the size of training and at another."""
+"""Class token against pooling, learned positions against others, at the training resolution and at another."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from vitreous.deploy.evaluate import evaluate
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import exactly
-from vitreous.lab.instruments.compare import accuracies, difference, learned
-from vitreous.lab.instruments.examined import unseen
+from vitreous.lab.instruments.compare import above_chance, accuracies, difference
+from vitreous.lab.instruments.run_evaluation import validation_batch
 from vitreous.lab.prediction import AtLeast, AtMost
-from vitreous.lab.trained import Trained, every, trained
+from vitreous.lab.trained import Trained, trained_run, trained_runs
 from vitreous.lab.trial import Trial
 
 CLAIM = Claim(
@@ -22,15 +22,16 @@ CLAIM = Claim(
     "slightly better than sinusoidal ones.",
     sources=(Source.DEEP_DIVE, Source.FOUNDATIONS),
     formula=r"\mathrm{class\ token} > \mathrm{mean}, \mathrm{max}; \qquad \mathrm{learned} > \mathrm{sinusoidal}",
-    right="Neither is a law. In a short training learned positions are hardly learned (shuffled patches change few "
-    "answers), and sine waves, which are there from the start, do better. What is certain: without positions a ViT "
-    "cannot tell its patches apart from any rearrangement of them.",
+    right="Neither is a law. In a short training run learned positions are hardly learned (shuffled patches "
+    "change few predictions), and sinusoidal ones, which need no learning, do better. What is certain: without "
+    "positions a ViT cannot distinguish any arrangement of its patches from another.",
     right_formula="",
-    meaning="For a short training from scratch take sine waves; how to pool is not worth a dispute. Where images of "
-    "another size will come, measure at that size as well, since learned positions have to be resampled for it.",
+    meaning="For a short training run from scratch use sinusoidal positions; the choice of pooling matters little. "
+    "Where images of another size will come, evaluate at that size as well, since learned positions have to be "
+    "resampled for it.",
 )
 
-RIVALS = {
+COMPARISONS = {
     "mean_pooling": "class token − mean of patches",
     "max_pooling": "class token − maximum of patches",
     "sincos_positions": "learned positions − sine waves",
@@ -41,7 +42,7 @@ RESIZED = 2_000  # images
 
 
 def at_size(run: Trained, share: float) -> float:
-    """Accuracy on images resized to ``share`` of what the run was trained on; positions are resampled."""
+    """Accuracy on images resized to ``share`` of the training resolution, with resampled positions."""
     height, width = run.recipe.model.image_size
     part = run.valid.subset(np.arange(min(RESIZED, len(run.valid))))
     return evaluate(run.model, part, image_size=(round(share * height), round(share * width))).metrics["accuracy"]
@@ -49,8 +50,8 @@ def at_size(run: Trained, share: float) -> float:
 
 @torch.no_grad()
 def changed_by_shuffling(run: Trained) -> float:
-    """The share of images that get another answer when their patches are put in another order."""
-    images = unseen(run, 200).images
+    """Share of images whose prediction changes when their patches are permuted."""
+    images = validation_batch(run, 200).images
     side = run.model.strides[0][0]
     patches = images.unflatten(3, (-1, side)).unflatten(2, (-1, side))  # b c y side x side
     shuffled = patches.flip(2).roll(1, dims=4).flatten(4, 5).flatten(2, 3)
@@ -58,15 +59,19 @@ def changed_by_shuffling(run: Trained) -> float:
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    rivals = trial.choose(("mean_pooling", "no_positions"), tuple(RIVALS))
-    names, images = ("base", *rivals), len(trained(trial, "base").valid)
+    alternatives = trial.choose(("mean_pooling", "no_positions"), tuple(COMPARISONS))
+    names, images = ("base", *alternatives), len(trained_run(trial, "base").valid)
     same = {name: accuracies(trial, name) for name in names}
-    larger = {name: [at_size(run, 1.5) for run in every(trial, name)] for name in names}
+    larger = {name: [at_size(run, 1.5) for run in trained_runs(trial, name)] for name in names}
     for where, found, number in (("", same, images), (", 1.5 × the size", larger, min(RESIZED, images))):
-        for name in rivals:
+        for name in alternatives:
             gain = difference(found["base"], found[name], among=list(found.values()), images=number)
-            yield Case(f"{RIVALS[name]}{where}", gain, document=AtLeast(0.0))
-    blind, seeing = (changed_by_shuffling(trained(trial, name)) for name in ("no_positions", "base"))
-    yield Case("no positions: answers changed by shuffled patches", exactly(blind), right=AtMost(0.01))
-    yield Case("learned positions: answers changed by shuffled patches", exactly(seeing), right=AtLeast(0.02))
-    yield learned(trained(trial, "base"), "the base run")
+            yield Case(f"{COMPARISONS[name]}{where}", gain, document=AtLeast(0.0))
+    no_positions, learned_positions = (
+        changed_by_shuffling(trained_run(trial, name)) for name in ("no_positions", "base")
+    )
+    yield Case("no positions: predictions changed by shuffled patches", exactly(no_positions), right=AtMost(0.01))
+    yield Case(
+        "learned positions: predictions changed by shuffled patches", exactly(learned_positions), right=AtLeast(0.02)
+    )
+    yield above_chance(trained_run(trial, "base"), "the base run")

@@ -1,4 +1,4 @@
-"""Weights in b bits: a step size alone is no format, it needs a zero point; and a scale per channel."""
+"""Quantizing weights to b bits needs a zero point besides the step size, and a scale per channel."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly, mean_of
 from vitreous.lab.instruments.quantize import (
     Quantize,
-    by_the_text,
-    clipped,
-    matrices_of,
+    clipped_per_channel,
+    linear_weights,
     per_channel,
     per_tensor,
-    quantized,
+    quantize_blocks,
     step,
+    text_formula,
 )
 from vitreous.lab.instruments.real import deit_tiny, photos
 from vitreous.lab.prediction import AtLeast, AtMost, Near, near
@@ -33,24 +33,23 @@ CLAIM = Claim(
     "2ᵇ − 1 parts. An 8-bit weight is then off by about Δ/√12.",
     sources=(Source.FOUNDATIONS,),
     formula=r"W_q = \mathrm{Round}(W / \Delta) \, \Delta, \quad \Delta = \frac{W_{max} - W_{min}}{2^b - 1}",
-    right="The step is right, but rounded numbers fit into b bits only if the range is centered on 0; otherwise a zero "
-    "point must shift them, at the price of a range that must hold 0. Each bit gains 6 dB. One step for a whole matrix "
-    "is ruled by its largest weight: a step per output channel, and a range that cuts the rarest weights off, "
-    "keep more.",
+    right="The step is right, but rounded numbers fit into b bits only if the range is centered on 0; otherwise "
+    "a zero point must shift them, and the range must then include 0. Each bit gains 6 dB. One step for a whole "
+    "matrix is determined by its largest weight: a step per output channel, and a clipped range, lose less.",
     right_formula=r"W_q = \Delta \, (\mathrm{clip}(\mathrm{Round}(W / \Delta) + z, 0, 2^b - 1) - z)",
-    meaning="Eight bits per tensor are nearly free for DeiT-Tiny's weights. Below that use a scale per output channel, "
-    "and for what is not centered on 0, such as activations after GELU, a zero point.",
+    meaning="Eight bits per tensor are nearly lossless for DeiT-Tiny's weights. Below that use a scale per output "
+    "channel, and for values that are not centered on 0, such as activations after GELU, a zero point.",
     axes=Axes("bits", "signal ÷ error of the weights, in dB"),
 )
 
 
 def document(low: float, high: float, bits: int) -> float:
-    """The error of rounding to steps of Δ: root mean square."""
+    """RMS error of rounding to steps of Δ."""
     return step(low, high, bits) / math.sqrt(12)
 
 
 def right(signal: float, width: float, bits: int) -> float:
-    """Signal ÷ error in dB for weights of a root mean square and a range: 6 dB more with every bit."""
+    """Signal-to-noise ratio in dB for weights of a given RMS and range: 6 dB more with every bit."""
     return 20 * math.log10(signal * math.sqrt(12) * (2**bits - 1) / width)
 
 
@@ -63,52 +62,52 @@ def decibels(w: Tensor, quantized: Tensor) -> float:
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    for name, make in MATRICES.items():
-        measured = trial.repeat(partial(error_in_steps, make, by_the_text))
-        yield Case(f"8 bits, {name}, as the text has it: error ÷ (Δ/√12)", measured, document=near(1.0, share=0.15))
-    for name, make in (MATRICES | OTHERS).items():
-        measured, most = trial.repeat(partial(error_in_steps, make, per_tensor)), AtMost(1.15 * wider(make))
+    for name, make in DISTRIBUTIONS.items():
+        measured = trial.repeat(partial(error_in_steps, make, text_formula))
+        yield Case(f"8 bits, {name}, as in the text: error ÷ (Δ/√12)", measured, document=near(1.0, share=0.15))
+    for name, make in (DISTRIBUTIONS | OTHER_DISTRIBUTIONS).items():
+        measured, most = trial.repeat(partial(error_in_steps, make, per_tensor)), AtMost(1.15 * range_growth(make))
         yield Case(f"8 bits, {name}, with a zero point: error ÷ (Δ/√12)", measured, right=most)
     model = deit_tiny(trial) if trial.has("weights") else None
-    matrices = matrices_of(model) if model else [made_up(seed) for seed in trial.seeds]
+    matrices = linear_weights(model) if model else [synthetic(seed) for seed in trial.seeds]
     yield from by_bits("one step per matrix", per_tensor, matrices, trial)
     yield from by_bits("one step per channel", per_channel, matrices, trial)
     yield Case(
-        "4 bits per channel: gained by cutting the largest weights off, in dB",
-        mean_of([decibels(w, clipped(w, 4)) - decibels(w, per_channel(w, 4)) for w in matrices]),
+        "4 bits per channel: gain from clipping the largest weights, in dB",
+        mean_of([decibels(w, clipped_per_channel(w, 4)) - decibels(w, per_channel(w, 4)) for w in matrices]),
         right=AtLeast(0.0),
     )
     if model:
-        yield from answers(model, trial)
+        yield from predictions(model, trial)
 
 
 def sample(seed: int) -> Tensor:
     return torch.randn(64, 512, generator=torch.Generator().manual_seed(seed))
 
 
-MATRICES: dict[str, Callable[[int], Tensor]] = {
+DISTRIBUTIONS: dict[str, Callable[[int], Tensor]] = {
     "weights around 0": sample,
     "weights around twice their deviation": lambda seed: 2 + sample(seed),
 }
-OTHERS: dict[str, Callable[[int], Tensor]] = {  # of which the text does not speak
+OTHER_DISTRIBUTIONS: dict[str, Callable[[int], Tensor]] = {  # not covered by the text
     "activations after GELU": lambda seed: F.gelu(sample(seed)),
     "gains of a norm around 1": lambda seed: 1 + 0.05 * sample(seed),
 }
 
 
 def error_in_steps(make: Callable[[int], Tensor], quantize: Quantize, seed: int) -> float:
-    """The error over what the text's step lets expect."""
+    """Quantization error divided by the text's prediction."""
     w = make(seed)
     return error(w, quantize(w, 8)) / document(float(w.min()), float(w.max()), 8)
 
 
-def wider(make: Callable[[int], Tensor]) -> float:
-    """A range must hold 0: how many times wider that makes it than the numbers' own."""
+def range_growth(make: Callable[[int], Tensor]) -> float:
+    """Factor by which a range grows when it must include 0."""
     w = make(0)
     return (max(0.0, float(w.max())) - min(0.0, float(w.min()))) / float(w.max() - w.min())
 
 
-def made_up(seed: int) -> Tensor:
+def synthetic(seed: int) -> Tensor:
     """Normal weights whose channels differ in scale, as those of trained models do."""
     draws = torch.Generator().manual_seed(seed)
     return (0.5 * torch.randn(96, 1, generator=draws)).exp() * torch.randn(96, 256, generator=draws)
@@ -122,24 +121,26 @@ def by_bits(name: str, quantize: Quantize, matrices: list[Tensor], trial: Trial)
 
 
 def width(w: Tensor, quantize: Quantize) -> float:
-    """Of the range that the steps divide; over channels the root mean square."""
+    """Width of the quantization range; RMS over channels if each has its own."""
     return float(w.max() - w.min()) if quantize is per_tensor else float((2 * w.abs().amax(1)).square().mean().sqrt())
 
 
-def answers(model: ViT, trial: Trial) -> Iterator[Case]:
-    """What becomes of the model's answers when its matrices are quantized."""
+def predictions(model: ViT, trial: Trial) -> Iterator[Case]:
+    """Compare the model's predictions before and after quantizing its matrices."""
     images, _ = photos(trial, trial.choose(6, 100))
     before = logits(model, images)
     for bits in trial.choose(quick=(8, 4), full=(8, 6, 4)):
-        plain, better = (logits(quantized(model, how, bits), images) for how in (by_the_text, clipped))
-        stays = (plain.argmax(dim=1) == before.argmax(dim=1)).double().numpy()
+        plain, better = (
+            logits(quantize_blocks(model, how, bits), images) for how in (text_formula, clipped_per_channel)
+        )
+        unchanged = (plain.argmax(dim=1) == before.argmax(dim=1)).double().numpy()
         yield Case(
-            f"DeiT-Tiny, {bits} bits as the text has it: answers that stay",
-            bootstrap(stays, lambda rows: float(rows.mean())),
+            f"DeiT-Tiny, {bits} bits as in the text: unchanged predictions",
+            bootstrap(unchanged, lambda rows: float(rows.mean())),
             right=AtMost(0.9) if bits == 4 else AtLeast({8: 0.9, 6: 0.5}[bits]),
         )
         yield Case(
-            f"DeiT-Tiny, {bits} bits: error of the logits, per channel and cut off ÷ as the text has it",
+            f"DeiT-Tiny, {bits} bits: error of the logits, per channel and clipped ÷ as in the text",
             exactly(float((better - before).norm() / (plain - before).norm())),
             right=AtMost(1.0),
         )

@@ -1,4 +1,4 @@
-"""One accuracy for each size of ViT: they come from different data, resolutions and recipes."""
+"""Accuracies quoted for ViT sizes come from different data, resolutions and recipes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import bootstrap, exactly
-from vitreous.lab.instruments.photo_answers import answers, classes_in_order
+from vitreous.lab.instruments.photo_predictions import match_ordered_classes, predict_photos
 from vitreous.lab.prediction import AtLeast, Near
 from vitreous.lab.trial import Trial
 from vitreous.weights import accuracy
@@ -17,7 +17,7 @@ from vitreous.weights import accuracy
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from vitreous.lab.outcome import Outcome
+    from vitreous.lab.outcome import ClaimOutcome
 
 CLAIM = Claim(
     title="Accuracies quoted for ViT",
@@ -25,12 +25,14 @@ CLAIM = Claim(
     "ViT-G/14 90.1 % with JFT-3B. Another text gives about 72, 80, 85 and 88 % for the sizes Ti, S, B and L.",
     sources=(Source.PIXELS, Source.DEEP_DIVE, Source.MODERN),
     formula="",
-    right="77.9 is ViT-B/16 from ImageNet-1k alone, 85.2 is ViT-L/16 from ImageNet-21k; with JFT-300M they reach 84.2 "
-    "and 87.1. The other text's first two numbers are DeiT's, the rest are of other data. None of these models can be "
-    "trained here: the published numbers stand in for a measurement, and one model is measured at several resolutions.",
+    right="77.9 is ViT-B/16 trained on ImageNet-1k alone, 85.2 is ViT-L/16 pretrained on ImageNet-21k; with "
+    "JFT-300M they reach 84.2 and 87.1. The other text's first two numbers are DeiT's, the rest come from other data. "
+    "None of these models can be trained here: the published numbers replace a measurement, and one model is measured "
+    "at several resolutions.",
     right_formula="",
-    meaning="An accuracy without its data, resolution and recipe says little: one architecture spans seven points. "
-    "Compare models only within one source that measured them alike, and test at the resolution you will use.",
+    meaning="An accuracy without its data, resolution and recipe means little: one architecture spans seven points. "
+    "Compare models only within one source that measured them under equal conditions, and test at the resolution you "
+    "will use.",
 )
 
 #: Dosovitskiy et al. 2020 (arXiv 2010.11929): table 5, fine-tuned at 384 pixels; ViT-H from table 2, at 518.
@@ -47,7 +49,7 @@ PAPERS = {
 
 
 class Row(NamedTuple):
-    """A number of a text about a model of the library, and where it may come from."""
+    """An accuracy quoted for a model, and the training setting it may come from."""
 
     size: str
     quoted: float
@@ -67,17 +69,17 @@ DATA = {"in1k": "ImageNet-1k", "in21k": "ImageNet-21k"}
 
 
 def document(model: str) -> float:
-    """Where the texts name the data, it is JFT."""
+    """Accuracies that the texts attribute to JFT."""
     return {"ViT-B/16": 77.9, "ViT-L/16": 85.2, "ViT-H/14": 88.5, "ViT-G/14": 90.1}[model]
 
 
 def right(quoted: float) -> tuple[str, str]:
-    """The model and the data that a quoted number belongs to: the nearest published one."""
+    """Return the model and training data whose published accuracy is nearest to a quoted number."""
     return min(PAPERS, key=lambda of: abs(PAPERS[of] - quoted))
 
 
 def published(model: str, data: str, pixels: int) -> list[float]:
-    """What the library's table has for it: one number, where it has any."""
+    """Look up the accuracy in the library's table: a list of one number, or empty."""
     rows = accuracy.PUBLISHED_ACCURACY
     return [row.top1 for row in rows if (row.model, row.data, row.pixels) == (model, data, pixels)]
 
@@ -90,10 +92,10 @@ def spread(*models: str) -> float:
 
 def cases(trial: Trial) -> Iterator[Case]:
     for (model, data), top1 in PAPERS.items():
-        said = Near(document(model), 0.5) if data.startswith("JFT") else None
+        logits = Near(document(model), 0.5) if data.startswith("JFT") else None
         found = Near(document(model), 0.5) if right(document(model)) == (model, data) else None
-        if said or found:
-            yield Case(f"{model} from {data}", exactly(top1), said, found)
+        if logits or found:
+            yield Case(f"{model} from {data}", exactly(top1), logits, found)
     for row in ROUGHLY:
         label = f"{row.size} ({row.model}) from {DATA[row.data]} at {row.pixels} pixels"
         for top1 in published(row.model, row.data, row.pixels):
@@ -105,20 +107,20 @@ def cases(trial: Trial) -> Iterator[Case]:
 
 
 def by_resolution(trial: Trial) -> Iterator[Case]:
-    """DeiT-Tiny on the same photos at its own resolution and at others."""
+    """Evaluate DeiT-Tiny on the same photos at 224 pixels and at other resolutions."""
     sizes = trial.choose(quick=(224, 112), full=(224, 112, 160, 288))
-    said = {size: answers(trial, size, count=trial.choose(quick=60, full=300)) for size in sizes}
-    together = np.sum([answer for answer, _ in said.values()], axis=0)
-    classes = classes_in_order(together, said[224][1])
-    hits = {size: 100.0 * (answer.argmax(1) == classes) for size, (answer, _) in said.items()}
+    logits = {size: predict_photos(trial, size, count=trial.choose(quick=60, full=300)) for size in sizes}
+    summed = np.sum([each for each, _ in logits.values()], axis=0)
+    classes = match_ordered_classes(summed, logits[224][1])
+    hits = {size: 100.0 * (each.argmax(1) == classes) for size, (each, _) in logits.items()}
     yield Case("DeiT-Tiny on the photos given, at 224 pixels", bootstrap(hits[224], np.mean), right=AtLeast(60))
     for size in sizes[1:]:
         lost = bootstrap(hits[224] - hits[size], np.mean)
         yield Case(f"DeiT-Tiny: points lost at {size} pixels", lost, right=AtLeast(5) if size == 112 else AtLeast(-5))
 
 
-def draw(outcome: Outcome) -> Figure:
-    """Accuracies only: differences have another scale."""
-    from vitreous.lab.figures import in_rows
+def draw(outcome: ClaimOutcome) -> Figure:
+    """Plot accuracies only: differences have another scale."""
+    from vitreous.lab.figures import plot_rows
 
-    return in_rows([case for case in outcome.cases if "points" not in case.label])
+    return plot_rows([case for case in outcome.cases if "points" not in case.label])

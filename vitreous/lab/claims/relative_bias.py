@@ -1,4 +1,4 @@
-"""A relative position bias is added to logits after their scaling: it means the same in wide and narrow heads."""
+"""A relative position bias is added to the scaled logits, so its effect does not depend on the head width."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import exactly
-from vitreous.lab.instruments.chance import seeded
+from vitreous.lab.instruments.seeding import seeded
 from vitreous.lab.prediction import near
 from vitreous.lab.trial import Trial
 from vitreous.layers.attention import SelfAttention
@@ -23,13 +23,14 @@ CLAIM = Claim(
     "divided by √d before the softmax.",
     sources=(Source.FOUNDATIONS,),
     formula=r"A_{ij} = \mathrm{softmax} \left( \frac{q_i^\top k_j + R_{i-j}}{\sqrt{d}} \right)",
-    right="The bias is added after the division, so a bias R changes the logit by R whatever the width of the head. "
-    "(Inside belongs what is itself a product with the query, as in the relative vectors of Shaw et al.)",
+    right="The bias is added after the division, so a bias R changes the logit by R whatever the width of the "
+    "head. (Terms that are themselves products with the query, as in the relative embeddings of Shaw et al., belong "
+    "inside.)",
     right_formula=r"A_{ij} = \mathrm{softmax} \left( \frac{q_i^\top k_j}{\sqrt{d}} + R_{i-j} \right)",
-    meaning="Published tables (Swin, BEiT, CoAtNet) are meant outside: read inside √64, each bias has an eighth of "
-    "its effect. Trained anew, the other form can represent the same, but its biases must grow √d times as large from "
-    "gradients √d times as small.",
-    axes=Axes("head width d", "what the bias adds to the logit", log="x"),
+    meaning="Published tables (Swin, BEiT, CoAtNet) are added outside: read inside √64, each bias has an eighth of "
+    "its effect. Trained from scratch, the other form can represent the same, but its biases must grow √d times as "
+    "large from gradients √d times as small.",
+    axes=Axes("head width d", "change of the logit due to the bias", log="x"),
 )
 GRID = (2, 2)
 
@@ -52,7 +53,7 @@ def windows(d: int) -> WindowAttention:
 
 @torch.no_grad()
 def measure(build: Callable[[int], SelfAttention | WindowAttention], bias: float, d: int) -> float:
-    """How much the bias of one offset changes the logit, read off the weights.
+    """Change of the logit due to the bias of one offset, recovered from the attention weights.
 
     Queries and keys are zero and values are the tokens, four unit vectors: the output is the matrix of weights.
     """
@@ -73,7 +74,7 @@ def measure(build: Callable[[int], SelfAttention | WindowAttention], bias: float
 def cases(trial: Trial) -> Iterator[Case]:
     for name, build, bias in (
         ("full attention, bias 2", full_attention, 2.0),
-        ("attention in windows, bias 1", windows, 1.0),
+        ("window attention, bias 1", windows, 1.0),
     ):
         for d in trial.choose(quick=(16, 64), full=(4, 8, 16, 32, 64, 128)):
             yield Case(

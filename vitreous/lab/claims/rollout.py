@@ -1,4 +1,4 @@
-"""Rollout as the plain product of attention matrices: exact without residuals, and then all tokens see the same."""
+"""Attention rollout without residuals: exact for attention alone, and its rows converge to each other."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ CLAIM = Claim(
     "token; its rows are the receptive fields of the tokens.",
     sources=(Source.PRINCIPLES, Source.FOUNDATIONS),
     formula=r"R = A^{(L)} A^{(L-1)} \cdots A^{(1)}",
-    right="Exact for attention without residuals, MLPs and projections of the values. But every factor averages, so "
-    "that after a dozen layers all rows are the same. In DeiT-Tiny, adding half of the identity keeps rows some two "
-    "thousand times further apart, and still far less than gradients do, which say what depends on what.",
+    right="Exact for attention without residuals, MLPs and value projections. But every factor averages, so that "
+    "after a dozen layers all rows are nearly identical. In DeiT-Tiny, adding half of the identity keeps rows some "
+    "two thousand times further apart, and still far less than gradients do, which measure actual dependence.",
     right_formula=r"R = \prod_l \frac{1}{2} (A^{(l)} + I)",
-    meaning="The plain product shows the same map for every token: never read it as a token's receptive field. Rollout "
-    "with the residual is better and still too even; for one token's sources use gradients or occlusion. It also shows "
-    "why attention needs residuals: without them all tokens become one.",
-    axes=Axes("layers", "how far rows lie from their mean", log="y"),
+    meaning="The plain product gives the same map for every token: never read it as a token's receptive field. "
+    "Rollout with the residual is better and still too uniform; for one token's sources use gradients or occlusion. "
+    "It also shows why attention needs residuals: without them all tokens collapse to one.",
+    axes=Axes("layers", "distance of rows from their mean", log="y"),
 )
 LAYERS = 12
-TOLD_APART = 0.05  # a twentieth of the influence lies elsewhere
+DISTINCT = 0.05  # a twentieth of the influence differs
 
 
 def right(n: int, sigma: float, layers: int, *, residual: bool) -> float:
-    """How far rows of the product lie from their mean, with n keys and normal logits of deviation σ in each layer.
+    """Expected distance of the product's rows from their mean, for n keys and normal logits of deviation σ.
 
     A layer multiplies it by ρ = √((e^σ² − 1) / n); with the residual by √(1 + ρ²) / 2, starting from the identity's 1.
     """
@@ -48,36 +48,36 @@ def right(n: int, sigma: float, layers: int, *, residual: bool) -> float:
 
 
 def spread(product: Tensor) -> float:
-    """The length of a row's deviation from the mean row; 1 for the identity, 0 where all rows are the same."""
+    """RMS deviation of a row from the mean row; 1 for the identity, 0 where all rows are the same."""
     return float((product - product.mean(dim=-2, keepdim=True)).square().sum(dim=-1).mean().sqrt())
 
 
-def apart(product: Tensor) -> Tensor:
-    """The share of a row's influence that lies elsewhere than the mean row's, per image: 0 for equal rows."""
+def row_difference(product: Tensor) -> Tensor:
+    """Mean total variation distance between a row and the mean row, per image; 0 for equal rows."""
     return (product - product.mean(dim=-2, keepdim=True)).abs().sum(dim=-1).mean(dim=-1) / 2
 
 
 def layer(n: int, sigma: float, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Queries and keys of width n whose scaled logits are independent, normal, of deviation σ."""
+    """Queries and keys of width n whose scaled logits are independent normal variables of deviation σ."""
     logits = sigma * torch.randn(1, 1, n, n, generator=draws, dtype=torch.float64)
     return logits * n**0.5, torch.eye(n, dtype=torch.float64)[None, None]
 
 
 def measured_spread(n: int, sigma: float, layers: int, residual: bool, seed: int) -> float:
     draws = torch.Generator().manual_seed(seed)
-    wholes = [Attend().weights(*layer(n, sigma, draws)) for _ in range(layers)]
-    return spread(rollout(wholes, residual=residual))
+    matrices = [Attend().weights(*layer(n, sigma, draws)) for _ in range(layers)]
+    return spread(rollout(matrices, residual=residual))
 
 
 def difference(n: int, seed: int) -> float:
-    """|R x − output| / |output| for a stack of attention layers that has nothing else in it."""
+    """|R x − output| / |output| for a stack of attention layers without anything else."""
     draws = torch.Generator().manual_seed(seed)
     x = tokens = torch.randn(1, 1, n, 8, generator=draws, dtype=torch.float64)
-    wholes = []
+    matrices = []
     for q, k in (layer(n, 1.0, draws) for _ in range(LAYERS)):
-        wholes.append(Attend().weights(q, k))
+        matrices.append(Attend().weights(q, k))
         tokens = Attend()(q, k, tokens)
-    return float((rollout(wholes, residual=False) @ x[0] - tokens[0]).norm() / tokens.norm())
+    return float((rollout(matrices, residual=False) @ x[0] - tokens[0]).norm() / tokens.norm())
 
 
 def cases(trial: Trial) -> Iterator[Case]:
@@ -91,9 +91,9 @@ def cases(trial: Trial) -> Iterator[Case]:
         name = "half the identity added" if residual else "plain product"
         for layers in trial.choose(quick=(2, 4, LAYERS), full=(2, 4, 6, 8, LAYERS)):
             yield Case(
-                f"{layers} layers, {name}: rows from their mean",
+                f"{layers} layers, {name}: distance of rows from their mean",
                 trial.repeat(partial(measured_spread, 197, 1.0, layers, residual)),
-                document=None if residual else AtLeast(TOLD_APART),
+                document=None if residual else AtLeast(DISTINCT),
                 right=near(right(197, 1.0, layers, residual=residual), share=0.5),
                 at=layers,
                 group=name,
@@ -107,12 +107,12 @@ def real_cases(trial: Trial) -> Iterator[Case]:
     found: dict[bool, list[float]] = {False: [], True: []}
     for trace in traces(model, images):
         for residual, values in found.items():
-            values += apart(rollout(list(trace.whole().values()), residual=residual)).tolist()
+            values += row_difference(rollout(list(trace.token_matrices().values()), residual=residual)).tolist()
     yield Case(
-        "DeiT-Tiny, by gradients: influence that differs from token to token",
-        bootstrap(apart(influence(model, images, trial.choose(4, 14))).tolist(), np.mean),
-        document=Near(float(np.mean(found[False])), TOLD_APART),
-        right=AtLeast(TOLD_APART),
+        "DeiT-Tiny, by gradients: share of the influence that differs between tokens",
+        bootstrap(row_difference(influence(model, images, trial.choose(4, 14))).tolist(), np.mean),
+        document=Near(float(np.mean(found[False])), DISTINCT),
+        right=AtLeast(DISTINCT),
     )
     yield Case(
         "DeiT-Tiny, rollout: difference between tokens, with half the identity ÷ without",
@@ -122,7 +122,7 @@ def real_cases(trial: Trial) -> Iterator[Case]:
 
 
 def influence(model: ViT, images: Tensor, count: int) -> Tensor:
-    """Rows of |d output token / d input token| in the trained model, each summing to 1, for some tokens."""
+    """Rows of |∂ output token / ∂ input token| in the trained model, each summing to 1, for ``count`` tokens."""
     grid = grid_of((images.shape[2], images.shape[3]), model.config.patch_size)
     tokens = first = model.embed(images, grid).detach().requires_grad_()
     for block in model.blocks:

@@ -1,4 +1,4 @@
-"""Three laws for how accuracy grows with parameters or images, fitted to the sweep and tried on what was left out."""
+"""Three scaling laws of accuracy in parameters or images, fitted to the sweep and tested on held-out sizes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import Estimate, bootstrap, exactly
-from vitreous.lab.instruments.compare import learned
+from vitreous.lab.instruments.compare import above_chance
 from vitreous.lab.prediction import AtMost, Near
-from vitreous.lab.trained import Trained, datasets, every, trained
+from vitreous.lab.trained import Trained, datasets, trained_run, trained_runs
 from vitreous.lab.trial import Trial
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from vitreous.lab.outcome import Outcome
+    from vitreous.lab.outcome import ClaimOutcome
 
 CLAIM = Claim(
     title="Scaling laws",
@@ -27,19 +27,20 @@ CLAIM = Claim(
     sources=(Source.FOUNDATIONS, Source.MODERN),
     formula=r"\mathrm{accuracy} = \alpha - \beta N^{-\gamma}, \quad \mathrm{accuracy} \propto \log(\mathrm{images}),"
     r" \quad \log(\mathrm{accuracy}) = \alpha \log N + \beta",
-    right="Four sizes do not settle which law is right: the one that saturates has three free numbers, and misses a "
-    "size that was left out by more than the straight lines do. But a power of the size, or a logarithm, has no upper "
-    "limit: somewhere it foretells more than 100 %.",
+    right="Four sizes do not settle which law is right: the saturating one has three free parameters, and "
+    "predicts a held-out size less accurately than the straight lines do. But a power of the size, or a logarithm, "
+    "has no upper limit: extrapolated far enough it exceeds 100 %.",
     right_formula=r"\mathrm{accuracy} = \alpha - \beta N^{-\gamma}, \quad \alpha \leq 1",
-    meaning="Take a law fitted to a few small runs for a description, not for a forecast: leave a size out and see "
-    "whether it is foretold. Reading a straight line on log-log paper much further promises what no model can keep.",
+    meaning="Take a law fitted to a few small runs for a description, not for a forecast: hold a size out and "
+    "check whether the law predicts it. Extrapolating a straight line on a log-log plot predicts accuracies that no "
+    "model can reach.",
 )
 
 WIDTHS = ("width_quarter", "width_half", "base", "width_double")
 IMAGES = ("base_few", "base_some", "base_many", "base")
 EXPONENTS = np.geomspace(0.02, 3, 300)
-FAR = 1e12  # parameters or images
-WITHIN = 0.02  # how near a law has to come to call it a description: two points of accuracy
+FAR = 1e12  # parameters or images to extrapolate to
+WITHIN = 0.02  # largest error of a law that counts as a description: two points of accuracy
 
 Numbers = NDArray[np.float64]
 Law = Callable[[Numbers], Numbers]
@@ -47,7 +48,7 @@ Fit = Callable[[Numbers, Numbers], Law]
 
 
 def linear(x: Numbers, y: Numbers) -> tuple[float, float, float]:
-    """Intercept, slope and summed squared error of the best straight line."""
+    """Intercept, slope and summed squared error of the least-squares line."""
     slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
     intercept = float(y.mean() - slope * x.mean())
     return intercept, slope, float(((intercept + slope * x - y) ** 2).sum())
@@ -58,7 +59,7 @@ def falling(size: Any, exponent: float) -> Any:
 
 
 def best_exponent(size: Numbers, accuracy: Numbers) -> float:
-    """γ of α − β · size^(−γ): for every γ the rest is a straight line. No accuracy grows beyond α ≤ 1."""
+    """γ of α − β · size^(−γ) by grid search, with α and β by linear regression and α ≤ 1."""
     fits = {exponent: linear(falling(size / size.min(), exponent), accuracy) for exponent in EXPONENTS}
     possible = [exponent for exponent, (limit, _, _) in fits.items() if limit <= 1]
     return float(min(possible or EXPONENTS[-1:], key=lambda exponent: fits[exponent][2]))
@@ -71,7 +72,7 @@ def saturating(size: Numbers, accuracy: Numbers) -> Law:
 
 
 def logarithmic(size: Numbers, accuracy: Numbers) -> Law:
-    """In proportion to the logarithm: no constant."""
+    """Proportional to the logarithm: no intercept."""
     slope = float((np.log(size) * accuracy).sum() / (np.log(size) ** 2).sum())
     return lambda new: slope * np.log(new)
 
@@ -82,7 +83,7 @@ def power(size: Numbers, accuracy: Numbers) -> Law:
 
 
 def left_out_error(fit: Fit, points: Numbers) -> Estimate:
-    """Mean absolute error for sizes that the law was not fitted to: each size is left out in turn."""
+    """Mean absolute error on held-out sizes: each size is held out in turn."""
     sizes, accuracy = points.T
     errors = [
         float(
@@ -98,14 +99,14 @@ def parameters(run: Trained) -> float:
 
 
 def images(run: Trained) -> float:
-    """Different images that the run has learned from."""
+    """Number of distinct images the run was trained on."""
     return float(
         min(len(datasets(run.run, run.recipe, run.trial)[0]), run.recipe.train.steps * run.recipe.train.batch_size)
     )
 
 
 def points(trial: Trial, names: tuple[str, ...], size: Callable[[Trained], float]) -> Numbers:
-    return np.array([(size(run), run.accuracy) for name in names for run in every(trial, name)])
+    return np.array([(size(run), run.accuracy) for name in names for run in trained_runs(trial, name)])
 
 
 def cases(trial: Trial) -> Iterator[Case]:
@@ -119,18 +120,18 @@ def cases(trial: Trial) -> Iterator[Case]:
     if not trial.quick:
         laws["accuracy ∝ log images"] = (logarithmic, points(trial, IMAGES, images))
     for name, (fit, found) in laws.items():
-        yield Case(f"{name}: error at a size left out", left_out_error(fit, found), document=AtMost(WITHIN))
-        foretold = float(fit(*found.T)(np.array(FAR)))
-        yield Case(f"{name}: accuracy foretold for 10¹²", exactly(foretold), document=AtMost(1.0))
+        yield Case(f"{name}: error at a held-out size", left_out_error(fit, found), document=AtMost(WITHIN))
+        extrapolated = float(fit(*found.T)(np.array(FAR)))
+        yield Case(f"{name}: accuracy extrapolated to 10¹²", exactly(extrapolated), document=AtMost(1.0))
     size = np.geomspace(1e4, 1e6, 6)
-    again = best_exponent(size, 0.9 - 2 * (size / 100) ** -0.3)
-    yield Case("γ found again in numbers made with γ = 0.3", exactly(again), right=Near(0.3, 0.01))
-    yield learned(trained(trial, "base"), "the base run")
+    recovered = best_exponent(size, 0.9 - 2 * (size / 100) ** -0.3)
+    yield Case("γ recovered from data generated with γ = 0.3", exactly(recovered), right=Near(0.3, 0.01))
+    yield above_chance(trained_run(trial, "base"), "the base run")
 
 
-def draw(outcome: Outcome) -> Figure:
-    """Both laws of the parameters through what was measured, and as far as they are asked."""
-    from vitreous.draw.style import BLUE, INK, ORANGE, plain, side_by_side
+def draw(outcome: ClaimOutcome) -> Figure:
+    """Plot both laws of the parameters over the measurements and the extrapolated range."""
+    from vitreous.draw.style import BLUE, INK, ORANGE, side_by_side, style_axis
 
     figure, (axis,) = side_by_side(1, width=5.6, height=3.3)
     sizes, accuracy = (np.array(outcome.series[name]) for name in ("parameters", "accuracy"))
@@ -144,5 +145,5 @@ def draw(outcome: Outcome) -> Figure:
     axis.set_xlabel("parameters")
     axis.set_ylabel("accuracy")
     axis.legend(fontsize=8, frameon=False, loc="lower right")
-    plain(axis)
+    style_axis(axis)
     return figure

@@ -1,4 +1,4 @@
-"""Windows that shift once in a while leave most of an image apart; Swin shifts them in every second block."""
+"""Shifting windows once per stage leaves most of the map unconnected; Swin shifts them in every second block."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import Estimate, exactly
-from vitreous.lab.instruments.chance import seeded
-from vitreous.lab.instruments.dependence import seen_by
+from vitreous.lab.instruments.dependence import dependency_mask
+from vitreous.lab.instruments.seeding import seeded
 from vitreous.lab.prediction import AtLeast, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.block import PreNormBlock
@@ -24,16 +24,16 @@ CLAIM = Claim(
     "of every second stage, while all other blocks keep the same windows. A shift is a cyclic shift of the map.",
     sources=(Source.MODERN, Source.FOUNDATIONS),
     formula=r"\mathrm{SW}(z) = \mathrm{W}(\mathrm{CyclicShift}(z))",
-    right="In every stage blocks take turns, the even ones unshifted, the odd ones shifted by half a window. Cells "
-    "that only the cyclic shift has brought together are masked, and the map is shifted back afterwards.",
+    right="In every stage blocks alternate, the even ones unshifted, the odd ones shifted by half a window. "
+    "Cells that only the cyclic shift made adjacent are masked, and the map is shifted back afterwards.",
     right_formula="",
-    meaning="One shift per stage, or none, and most cells of a large map never hear of each other, however deep the "
-    "stage: the windows show as seams in the features. Alternate, mask, and shift back.",
+    meaning="With one shift per stage, or none, most cells of a large map never exchange information, however deep "
+    "the stage: the window borders show in the features. Alternate, mask, and shift back.",
     axes=Axes("blocks of the stage", "share of the map that a cell depends on"),
 )
 SIDE, WINDOW, DIM = 16, 4, 8
 CONTEXT = MixerContext(dim=DIM, num_heads=1, grid=(SIDE, SIDE))
-PROBES = range(0, SIDE, WINDOW + 1)  # rows and columns that together stand at every place of a window
+PROBES = range(0, SIDE, WINDOW + 1)  # rows and columns that together cover every position within a window
 
 
 def document(odd_stage: bool, depth: int) -> list[bool]:
@@ -42,11 +42,12 @@ def document(odd_stage: bool, depth: int) -> list[bool]:
 
 
 def right(depth: int) -> list[bool]:
+    """Which blocks are shifted in Swin."""
     return [index % 2 == 1 for index in range(depth)]
 
 
 def reach(shifted: Sequence[bool]) -> float:
-    """Share of the map that reaches a cell, counted: block by block it takes in its window, along each axis."""
+    """Expected share of the map that influences a cell: each block expands it to whole windows, per axis."""
     sizes = []
     for cell in PROBES:
         seen = {cell}
@@ -62,17 +63,17 @@ def window_of(cell: int, is_shifted: bool) -> int:
 
 
 def windows(is_shifted: bool) -> nn.Module:
-    """The attention of a block that shifts or does not, whatever its place in the stage."""
+    """Window attention with or without a shift, independent of its position in the stage."""
     return Window(size=WINDOW, shift="alternate" if is_shifted else "never").build(replace(CONTEXT, index=1))
 
 
 def swin_stage(depth: int) -> list[nn.Module]:
-    """The attentions of a stage as the library builds them."""
+    """The attention layers of a stage as built by the library."""
     return [Window(size=WINDOW).build(replace(CONTEXT, index=index)) for index in range(depth)]
 
 
 def measure(mixers: Sequence[nn.Module], cells: list[int]) -> float:
-    """Cells of the map that one of ``cells`` depends on through the blocks, on average."""
+    """Mean number of cells that one of ``cells`` depends on through the blocks."""
     blocks = [PreNormBlock(DIM, mixer, nn.Identity()).double() for mixer in mixers]
 
     def stage(x: Tensor) -> Tensor:
@@ -80,7 +81,7 @@ def measure(mixers: Sequence[nn.Module], cells: list[int]) -> float:
             x = block(x, CONTEXT.grid)
         return x
 
-    return float(seen_by(stage, torch.randn(SIDE**2, DIM, dtype=torch.float64), cells).sum(-1).double().mean())
+    return float(dependency_mask(stage, torch.randn(SIDE**2, DIM, dtype=torch.float64), cells).sum(-1).double().mean())
 
 
 def measured_share(mixers: Sequence[nn.Module]) -> Estimate:
@@ -92,7 +93,7 @@ def cases(trial: Trial) -> Iterator[Case]:
     with seeded(0):
         for depth in depths:
             share, expected = measured_share(swin_stage(depth)), near(reach(right(depth)), share=0.02)
-            yield Case(f"in turn, {depth} blocks", share, right=expected, at=depth, group="in turn, as in Swin")
+            yield Case(f"alternating, {depth} blocks", share, right=expected, at=depth, group="alternating, as in Swin")
         for odd, name in ((True, "stages 2 and 4"), (False, "stages 1 and 3")):
             for depth in depths:
                 shifted = document(odd, depth)
@@ -105,7 +106,7 @@ def cases(trial: Trial) -> Iterator[Case]:
                     group=f"the text's {name}",
                 )
         yield Case(
-            "cells that the corner cell sees in a shifted block",
+            "cells that the corner cell attends to in a shifted block",
             exactly(measure([windows(is_shifted=True)], [0])),
             document=Near(WINDOW**2, 0.5),
             right=Near((WINDOW // 2) ** 2, 0.5),

@@ -1,4 +1,4 @@
-"""A table of model sizes: its own numbers contradict what is said of them."""
+"""A table of model sizes: its numbers contradict the trends stated about them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vitreous.models import create_model
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from vitreous.lab.outcome import Outcome
+    from vitreous.lab.outcome import ClaimOutcome
 
 CLAIM = Claim(
     title="Memory and training time against size",
@@ -27,13 +27,13 @@ CLAIM = Claim(
     "training time faster than linearly.",
     sources=(Source.PIXELS,),
     formula=r"\mathrm{days} \propto \mathrm{parameters}^k, \; k > 1",
-    right="The table's own days, taking more than 30 as 30, grow with a power of about 0.8, and its 13 bytes a "
-    "parameter are not FP16 weights, which take two, but nearer to what training with Adam holds. Operations for a "
+    right="The table's own days, taking more than 30 as 30, grow with a power of about 0.8, and its 13 bytes per "
+    "parameter are not FP16 weights, which take two, but closer to the memory of training with Adam. Operations per "
     "image grow in proportion to the parameters; what grows faster is the cost of published models, whose largest "
     "also have smaller patches.",
     right_formula=r"\mathrm{operations} \propto \mathrm{parameters}",
-    meaning="At one patch size, reckon with training cost in proportion to parameters × images, and with 16 to 18 "
-    "bytes a parameter for AdamW beside the activations. Days without the number of chips tell nothing.",
+    meaning="At one patch size, expect training cost in proportion to parameters × images, and 16 to 18 bytes per "
+    "parameter for AdamW besides the activations. Days without the number of accelerators are meaningless.",
 )
 
 MILLIONS = (86, 307, 632, 1800)
@@ -49,7 +49,7 @@ def right(parameters: int) -> float:
 
 
 def fitted(sizes: Sequence[float], values: Sequence[float]) -> Estimate:
-    """The power of size in values, by least squares of the logarithms, with Student's interval."""
+    """Exponent of size in ``values``: least squares on logarithms, with a Student's t interval."""
     from scipy.stats import linregress, t
 
     line = linregress(np.log(sizes), np.log(values))
@@ -74,7 +74,7 @@ def measure(model: str) -> Measured:
 
 
 def growth(small: Measured, large: Measured) -> Estimate:
-    """The power of the parameters in the operations."""
+    """Exponent of the parameters in the operations."""
     return exactly(power(large.parameters / small.parameters, small.flops, large.flops))
 
 
@@ -82,7 +82,7 @@ def cases(trial: Trial) -> Iterator[Case]:
     yield Case("the table's days: power of the parameters", fitted(MILLIONS, DAYS), AtLeast(1), AtMost(0.95))
     yield Case("the table's memory: power of the parameters", fitted(MILLIONS, GIGABYTES), Near(1, 0.15), Near(1, 0.15))
     bytes_each = mean_of([1e3 * g / m for g, m in zip(GIGABYTES, MILLIONS, strict=True)])
-    yield Case("the table's memory: bytes a parameter", bytes_each, right=Near(14, 4))
+    yield Case("the table's memory: bytes per parameter", bytes_each, right=Near(14, 4))
     base, huge = measure("vit_base_16"), measure("vit_huge_14")
     weights = near(right(base.parameters), share=0.01)
     yield Case("ViT-B's weights in FP16: GB (the table: 1.2)", exactly(base.gigabytes), right=weights)
@@ -97,8 +97,8 @@ def cases(trial: Trial) -> Iterator[Case]:
     yield Case("TPU-core-days published, L/16 to H/14: power of the parameters", spent, AtLeast(1.02))
 
 
-def draw(outcome: Outcome) -> Figure:
-    """Powers only: bytes have another scale."""
-    from vitreous.lab.figures import in_rows
+def draw(outcome: ClaimOutcome) -> Figure:
+    """Plot exponents only: bytes have another scale."""
+    from vitreous.lab.figures import plot_rows
 
-    return in_rows([case for case in outcome.cases if "power" in case.label])
+    return plot_rows([case for case in outcome.cases if "power" in case.label])

@@ -1,4 +1,4 @@
-"""Without √d softmax saturates: the gradient of a typical query fades with the width, slowly at usual widths."""
+"""Without √d the softmax saturates: the gradient of a typical query shrinks with the width, slowly at usual widths."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ CLAIM = Claim(
     "its gradients become tiny; with it they stay in a reasonable range.",
     sources=(Source.DEEP_DIVE, Source.FOUNDATIONS),
     formula=r"\mathrm{softmax}(q^\top k / \sqrt{d})",
-    right="With √d the gradient is the same at every width. Without it that of a typical query fades, slowly for "
-    "random queries (at a width of 64 more than half is left) and fast for the wider logits of a trained model. The "
-    "root mean square over random queries falls only about like the fourth root of d, since some always hesitate "
-    "between two keys.",
+    right="With √d the gradient is the same at every width. Without it that of a typical query shrinks, slowly "
+    "for random queries (at a width of 64 more than half is left) and fast for the wider logits of a trained model. "
+    "The root mean square over random queries decreases only about like the fourth root of d, since for some queries "
+    "the two largest logits are always close.",
     right_formula=r"z_j = |q| \, \epsilon_j, \quad |q|^2 \sim \chi^2_d",
-    meaning="Keep √d. With random queries of usual width the gradient survives without it, so that the mistake need "
-    "not show at first; with the sharper logits of a trained model most queries hear almost nothing.",
-    axes=Axes("head width d", "gradient that reaches a query's logits", log="xy"),
+    meaning="Keep √d. With random queries of usual width the gradient survives without it, so that the mistake "
+    "need not show at first; with the sharper logits of a trained model most queries get almost no gradient.",
+    axes=Axes("head width d", "gradient at a query's logits", log="xy"),
 )
 KEYS = 64
-VANISHED = 0.1  # of the gradient with √d
+VANISHED = 0.1  # share of the gradient with √d
 
-Middle = Callable[[NDArray[np.float64]], float]
+Statistic = Callable[[NDArray[np.float64]], float]
 
 
 def root_mean_square(values: NDArray[np.float64]) -> float:
@@ -45,17 +45,17 @@ def median(values: NDArray[np.float64]) -> float:
     return float(np.median(values))
 
 
-def right(d: int, scaled: bool, middle: Middle, queries: int = 20_000) -> float:
-    """What softmax does to logits |q| · ε with |q|² from χ² of d degrees, drawn without any dot product."""
+def right(d: int, scaled: bool, statistic: Statistic, queries: int = 20_000) -> float:
+    """Gradient of softmax for logits |q| · ε with |q|² from χ² with d degrees of freedom, without dot products."""
     draws = np.random.default_rng(0)
     length = np.sqrt(draws.chisquare(d, (queries, 1)) / (d if scaled else 1))
     powers = np.exp((logits := length * draws.standard_normal((queries, KEYS))) - logits.max(axis=1, keepdims=True))
     weights, values = powers / powers.sum(axis=1, keepdims=True), draws.standard_normal((queries, KEYS))
-    return middle(np.linalg.norm(weights * (values - (weights * values).sum(axis=1, keepdims=True)), axis=1))
+    return statistic(np.linalg.norm(weights * (values - (weights * values).sum(axis=1, keepdims=True)), axis=1))
 
 
 def gradients(q: Tensor, k: Tensor, *, scaled: bool, seed: int) -> NDArray[np.float64]:
-    """|d output / d logits| of each query, through the library's attention; a bias of 0 stands for the logits."""
+    """|∂ output / ∂ logits| of each query, through the library's attention; the gradient is taken at a bias of 0."""
     draws = torch.Generator().manual_seed(seed)
     logits = torch.zeros(*q.shape[:-1], k.shape[-2], requires_grad=True)
     values = torch.randn(*k.shape[:-1], 1, generator=draws)
@@ -65,7 +65,7 @@ def gradients(q: Tensor, k: Tensor, *, scaled: bool, seed: int) -> NDArray[np.fl
 
 
 def measure(d: int, scaled: bool, seed: int) -> NDArray[np.float64]:
-    """Of 512 queries with entries of variance 1, eight at a time on the same keys."""
+    """Gradients of 512 queries with entries of variance 1, eight queries per set of keys."""
     draws = torch.Generator().manual_seed(seed)
     q, k = (torch.randn(64, number, d, generator=draws) for number in (8, KEYS))
     return gradients(q, k, scaled=scaled, seed=seed + 1000)
@@ -74,7 +74,7 @@ def measure(d: int, scaled: bool, seed: int) -> NDArray[np.float64]:
 def cases(trial: Trial) -> Iterator[Case]:
     widths = trial.choose(quick=(16, 64, 1024), full=(4, 16, 64, 256, 1024))
     with_root = right(1024, True, median)
-    for name, scaled, middle in (
+    for name, scaled, statistic in (
         ("with √d, typical query", True, median),
         ("without √d, typical query", False, median),
         ("without √d, root mean square over queries", False, root_mean_square),
@@ -83,9 +83,9 @@ def cases(trial: Trial) -> Iterator[Case]:
             found = np.concatenate([measure(d, scaled, seed) for seed in trial.seeds])
             yield Case(
                 f"{name}, d = {d}",
-                bootstrap(found, middle, rounds=300),
-                document=said(d, scaled, with_root),
-                right=near(right(d, scaled, middle), share=0.4),
+                bootstrap(found, statistic, rounds=300),
+                document=text_prediction(d, scaled, with_root),
+                right=near(right(d, scaled, statistic), share=0.4),
                 at=d,
                 group=name,
             )
@@ -97,15 +97,15 @@ def cases(trial: Trial) -> Iterator[Case]:
         )
 
 
-def said(d: int, scaled: bool, with_root: float) -> Near | AtMost | None:
-    """The same at every width with √d; vanished without it, at the widths that heads have and above."""
+def text_prediction(d: int, scaled: bool, with_root: float) -> Near | AtMost | None:
+    """With √d the same at every width; without it vanished at the usual head widths and above."""
     if scaled:
         return near(with_root, share=0.25)
     return AtMost(VANISHED * with_root) if d >= 64 else None
 
 
 def real_ratio(trial: Trial) -> Estimate:
-    """Of the queries and keys of every block and head, the median in each; the interval is over heads."""
+    """Ratio of median gradients over the queries of every block and head; the interval is over heads."""
     images, _ = photos(trial, trial.choose(2, 16))
     ratios = []
     for trace in traces(deit_tiny(trial), images, "q", "k"):

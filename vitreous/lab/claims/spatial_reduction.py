@@ -1,4 +1,4 @@
-"""Spatial reduction shrinks the map before keys and values are made of it: the other order pays for it twice."""
+"""PVT reduces the map before projecting it to keys and values; the other order costs more."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 
 from vitreous.lab.claim import Axes, Case, Claim, Source
 from vitreous.lab.estimate import exactly
-from vitreous.lab.instruments.chance import seeded
 from vitreous.lab.instruments.counting import forward_flops
-from vitreous.lab.instruments.dependence import given_to
+from vitreous.lab.instruments.dependence import capture_inputs
+from vitreous.lab.instruments.seeding import seeded
 from vitreous.lab.prediction import Near, near
 from vitreous.lab.trial import Trial
 from vitreous.layers.mixer import MixerContext
@@ -23,11 +23,12 @@ CLAIM = Claim(
     "at R² times fewer of them.",
     sources=(Source.FOUNDATIONS,),
     formula=r"K', V' = \mathrm{Conv}_{R \times R}(K, V)",
-    right="The map is reduced first and projected to keys and values after a norm. Queries do look at R² times fewer "
-    "keys, but one convolution serves both, and the projection too becomes R² times cheaper.",
+    right="The map is reduced first and projected to keys and values after a norm. Queries do attend to R² times "
+    "fewer keys, but one convolution serves both, and the projection too becomes R² times cheaper.",
     right_formula=r"K', V' = \mathrm{LN}(\mathrm{Conv}_{R \times R}(X)) \, W_{K,V}",
-    meaning="Reduce, then project: that saves half of the convolution's parameters and, with R = 8, two fifths of the "
-    "layer's products. The convolution has R²d² weights: with R = 8 by far the largest matrix of the block.",
+    meaning="Reduce, then project: that saves half of the convolution's parameters and, with R = 8, two fifths of "
+    "the layer's multiply-accumulates. The convolution has R²d² weights: with R = 8 by far the largest matrix of the "
+    "block.",
     axes=Axes("reduction ratio R", "MACs of the layer, in units of n d²", log="x"),
 )
 SIDE, WIDTH = 56, 64  # PVT's first stage at 224 pixels
@@ -35,22 +36,22 @@ TOKENS = SIDE**2
 
 
 def keys(ratio: int) -> float:
-    """How many, in both orders."""
+    """Number of keys, the same in both orders."""
     return TOKENS / ratio**2
 
 
 def document(ratio: int) -> float:
-    """In units of n d²: four projections of n tokens, two convolutions, attention to fewer keys."""
+    """MACs in units of n d²: four projections of n tokens, two convolutions, attention to fewer keys."""
     return 4 + 2 + 2 * keys(ratio) / WIDTH
 
 
 def right(ratio: int) -> float:
-    """Two projections of n tokens, one convolution, two projections of fewer tokens, attention to them."""
+    """MACs in units of n d²: one convolution, two projections of n tokens, two of fewer, attention."""
     return 2 + 1 + 2 / ratio**2 + 2 * keys(ratio) / WIDTH
 
 
 def document_parameters(ratio: int) -> int:
-    """Of weight matrices: four projections, a convolution for keys and one for values."""
+    """Weights of four projections and two convolutions, one for keys and one for values."""
     return (4 + 2 * ratio**2) * WIDTH**2
 
 
@@ -78,9 +79,9 @@ def cases(trial: Trial) -> Iterator[Case]:
             right=near(right(ratio), share=0.02),
             at=ratio,
         )
-        (_, k, _), _ = given_to(layer.attention.attend, partial(layer, x, (SIDE, SIDE)))
+        (_, k, _), _ = capture_inputs(layer.attention.attend, partial(layer, x, (SIDE, SIDE)))
         count = Near(keys(ratio), 0.5)
-        yield Case(f"R = {ratio}: keys that a query looks at", exactly(k.shape[-2]), document=count, right=count)
+        yield Case(f"R = {ratio}: keys that a query attends to", exactly(k.shape[-2]), document=count, right=count)
         yield Case(
             f"R = {ratio}: parameters of the matrices",
             exactly(sum(parameter.numel() for parameter in layer.parameters() if parameter.ndim > 1)),

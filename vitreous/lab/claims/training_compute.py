@@ -1,4 +1,4 @@
-"""A formula for the cost of training, offered as the best allocation: it counts too little and allocates nothing."""
+"""A formula for the cost of training, presented as an optimal allocation: it undercounts and allocates nothing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CLAIM = Claim(
     "training tokens, L layers of width d and n tokens in an image.",
     sources=(Source.FOUNDATIONS,),
     formula=r"C = 6 N L d^2 + 12 L d^2 n",
-    right="A block has 12d² weights and not d², every token compares itself with n others, and each "
-    "multiply-accumulate is two operations, done once forward and twice backward: six. It is a cost and no allocation: "
-    "what to spend it on takes runs at equal cost, which are not made here.",
+    right="A block has 12d² weights and not d², every token is compared with n others, and each "
+    "multiply-accumulate is two operations, done once forward and twice backward: six. It is a cost and not an "
+    "allocation: the best allocation requires runs at equal cost, which are not made here.",
     right_formula=r"C = 6 N L \, (12 d^2 + 2 n d)",
-    meaning="With the text's formula a budget comes out at least twelve times too small. Six operations for each "
-    "parameter and training token is the rule of thumb; add 12·n·L·d a token once images have more than d tokens.",
-    axes=Axes("tokens n in an image", "operations a token and layer, in d²", log="xy"),
+    meaning="With the text's formula a budget comes out at least twelve times too small. Six operations per "
+    "parameter and training token is the rule of thumb; add 12·n·L·d per token once images have more than d tokens.",
+    axes=Axes("tokens n in an image", "operations per token and layer, in d²", log="xy"),
 )
 
 IMAGES, LAYERS = 1000, 2
@@ -40,9 +40,9 @@ def right(images: int, layers: int, n: int, d: int) -> float:
 
 
 def measure(side: int, d: int) -> int:
-    """Operations of the blocks, forward and backward, as torch counts them; attention step by step.
+    """FLOPs of the blocks, forward and backward, as counted by torch, with explicit attention.
 
-    Fused attention computes its logits once more on the way back: a sixth more of the part with n.
+    Fused attention recomputes its logits in the backward pass: a sixth more of the part with n.
     """
     with torch.device("meta"):
         config = ViTConfig(dim=d, num_heads=d // 64, depth=LAYERS, class_token=False, pool="mean", position="none")

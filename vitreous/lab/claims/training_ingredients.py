@@ -1,4 +1,4 @@
-"""What training loses without residuals, AdamW, clipping, GELU or regularization."""
+"""Accuracy lost in training without residuals, AdamW, clipping, GELU or regularization."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import torch.nn.functional as F
 
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import Estimate, exactly
-from vitreous.lab.instruments.chance import seeded
-from vitreous.lab.instruments.compare import accuracies, difference, learned
+from vitreous.lab.instruments.compare import above_chance, accuracies, difference
+from vitreous.lab.instruments.seeding import seeded
 from vitreous.lab.prediction import AtLeast, AtMost
 from vitreous.lab.sweep import without_residuals
-from vitreous.lab.trained import trained
+from vitreous.lab.trained import trained_run
 from vitreous.lab.trial import Trial
 from vitreous.models.base import Backbone
 from vitreous.models.vit import ViTConfig
 
 CLAIM = Claim(
-    title="What training cannot do without",
+    title="What training requires",
     statement="Without residual connections the gradients of a 12-layer Transformer vanish. ViTs need AdamW rather "
     "than SGD, clipped gradients, GELU rather than ReLU, and heavy regularization, without which they overfit.",
     sources=(Source.DEEP_DIVE, Source.FOUNDATIONS, Source.MODERN),
     formula="",
-    right="Residuals matter most, for another reason: the norms keep gradients alive without them, but attention "
+    right="Residuals matter most, for another reason: the norms preserve gradients without them, but attention "
     "averages the tokens of an image until all are the same. The other ingredients are matters of degree that only an "
-    "ablation can weigh, and their weight depends on depth, data and length of training.",
+    "ablation can settle, and their effect depends on depth, data and length of training.",
     right_formula="",
-    meaning="Keep the residuals and AdamW; clip, since it costs nothing. Add regularization as overfitting shows, not "
-    "before: in a short training the heaviest recipe costs more than it gives.",
+    meaning="Keep the residuals and AdamW; clip, since it costs nothing. Add regularization when overfitting "
+    "shows, not before: in a short training run the heaviest recipe costs more than it gains.",
 )
 
-#: Each ingredient: runs with it, runs without it, and what to call the difference.
+#: Label of each comparison → runs with the ingredient, runs without it.
 INGREDIENTS = {
     "residuals − none": ("base", "no_residual"),
     "AdamW − SGD": ("base", "sgd"),
@@ -42,7 +42,7 @@ INGREDIENTS = {
 }
 
 
-def deep(depth: int, seed: int) -> Backbone:
+def untrained_vit(depth: int, seed: int) -> Backbone:
     with seeded(seed):
         return ViTConfig(
             image_size=(32, 32), patch_size=(8, 8), dim=64, depth=depth, num_heads=4, num_classes=10
@@ -50,13 +50,13 @@ def deep(depth: int, seed: int) -> Backbone:
 
 
 def without_residual(depth: int, seed: int) -> Backbone:
-    model = deep(depth, seed)
+    model = untrained_vit(depth, seed)
     without_residuals(model)
     return model
 
 
 def first_to_last(model: Backbone, seed: int) -> float:
-    """log₁₀ of how long the gradient of the first block's weights is, measured by the last block's."""
+    """log₁₀ of the gradient norm of the first block over that of the last."""
     draws = torch.Generator().manual_seed(seed)
     images, targets = torch.randn(16, 3, 32, 32, generator=draws), torch.randint(10, (16,), generator=draws)
     F.cross_entropy(model(images), targets).backward()
@@ -70,7 +70,7 @@ def first_to_last(model: Backbone, seed: int) -> float:
 
 @torch.no_grad()
 def similarity(model: Backbone, seed: int) -> float:
-    """The mean cosine between two tokens of an image, after the last block."""
+    """Mean cosine between two tokens of an image, after the last block."""
     images = torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
     tokens = F.normalize(model.features(images).tokens, dim=2)
     return float((tokens @ tokens.transpose(1, 2)).mean())
@@ -79,25 +79,25 @@ def similarity(model: Backbone, seed: int) -> float:
 def at_the_start(
     trial: Trial, build: Callable[[int, int], Backbone], measure: Callable[[Backbone, int], float]
 ) -> Estimate:
-    """Of untrained models of twelve blocks."""
+    """Measure untrained models of twelve blocks."""
     return trial.repeat(lambda seed: measure(build(12, seed), seed), range(4))
 
 
 def cases(trial: Trial) -> Iterator[Case]:
-    vanishing, alive = (at_the_start(trial, build, first_to_last) for build in (without_residual, deep))
+    vanishing, alive = (at_the_start(trial, build, first_to_last) for build in (without_residual, untrained_vit))
     yield Case("no residuals: log₁₀ gradient of block 1 / of block 12", vanishing, document=AtMost(-1.0))
     yield Case("residuals: log₁₀ gradient of block 1 / of block 12", alive, right=AtLeast(-0.5))
-    same, different = (at_the_start(trial, build, similarity) for build in (without_residual, deep))
+    same, different = (at_the_start(trial, build, similarity) for build in (without_residual, untrained_vit))
     yield Case("no residuals: cosine between an image's tokens", same, right=AtLeast(0.99))
     yield Case("residuals: cosine between an image's tokens", different, right=AtMost(0.8))
     chosen = dict(list(INGREDIENTS.items())[: trial.choose(2, len(INGREDIENTS))])
     found = {name: accuracies(trial, name) for name in dict.fromkeys(n for both in chosen.values() for n in both)}
-    images = len(trained(trial, "base").valid)
+    images = len(trained_run(trial, "base").valid)
     for label, (with_it, without_it) in chosen.items():
         gain = difference(found[with_it], found[without_it], among=list(found.values()), images=images)
         yield Case(f"accuracy: {label}", gain, document=AtLeast(0.0))
     if not trial.quick:
-        run = trained(trial, "bare_some")
+        run = trained_run(trial, "bare_some")
         overfitted = exactly(run.train_accuracy - run.accuracy)
-        yield Case("no regularization, 2,000 images: accuracy lost on new ones", overfitted, document=AtLeast(0.1))
-    yield learned(trained(trial, "base"), "the base run")
+        yield Case("no regularization, 2,000 images: generalization gap", overfitted, document=AtLeast(0.1))
+    yield above_chance(trained_run(trial, "base"), "the base run")

@@ -1,4 +1,4 @@
-"""A ViT uses the same weights at every place; only the positions are a place's own."""
+"""A ViT uses the same weights at every position; only the position embeddings differ."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ import torch
 
 from vitreous.lab.claim import Case, Claim, Source
 from vitreous.lab.estimate import exactly
-from vitreous.lab.instruments.chance import seeded
 from vitreous.lab.instruments.dependence import relative_change
 from vitreous.lab.instruments.real import deit_tiny, photos
+from vitreous.lab.instruments.seeding import seeded
 from vitreous.lab.prediction import AtLeast, Near, near
 from vitreous.lab.trial import Trial
 from vitreous.models import create_model
 from vitreous.models.base import Backbone
 
 CLAIM = Claim(
-    title="Weights shared across the image",
+    title="Weight sharing across the image",
     statement="Convolutional networks share their weights across space. Vision transformers have no spatial sharing.",
     sources=(Source.MODERN,),
     formula="",
-    right="Patch projection, attention and MLP are the same at every place; the table of positions alone is not. "
-    "Without positions, a shift of the image by whole patches permutes the tokens and changes nothing else.",
+    right="Patch projection, attention and MLP are the same at every position; only the position embeddings are "
+    "not. Without them, a shift of the image by whole patches permutes the tokens and changes nothing else.",
     right_formula=r"f(\mathrm{shift}(x)) = \mathrm{shift}(f(x))",
-    meaning="A ViT's parameters do not grow with the image, except for its positions, and these are what breaks the "
-    "symmetry: change the resolution by resampling them. What it lacks is a convolution's locality, and its sharing "
-    "within a patch: a shift of half a patch makes other tokens.",
+    meaning="A ViT's parameters do not grow with the image, except for its position embeddings, which break the "
+    "symmetry: change the resolution by resampling them. It lacks a convolution's locality, and its sharing within a "
+    "patch: a shift of half a patch gives different tokens.",
 )
 PATCH, DIM = 8, 32
 SHIFT = (2, 3)  # patches down and to the right
 
 
 def document(factor: int) -> int:
-    """Growth of the parameters with the sides, were every place to have its own."""
+    """Growth of the parameters with the sides, if every position had its own."""
     return factor**2
 
 
 def effect_of_shift(model: Backbone, images: torch.Tensor, pixels: tuple[int, int], patch: int) -> float:
-    """How far the tokens of a shifted image are from the shifted tokens, what leaves it coming in opposite."""
+    """Relative change between the tokens of a cyclically shifted image and the shifted tokens."""
     patches = (round(pixels[0] / patch), round(pixels[1] / patch))
     with torch.no_grad():
         tokens = model.features(images).maps[0].values.roll(patches, dims=(2, 3))
@@ -48,7 +48,7 @@ def effect_of_shift(model: Backbone, images: torch.Tensor, pixels: tuple[int, in
 
 
 def untrained(position: str, seed: int, share: float = 1.0) -> float:
-    """The effect of a shift by so many patches, or a share of them, on a fresh ViT."""
+    """Effect of a shift by ``share`` of ``SHIFT`` patches on an untrained ViT."""
     with seeded(seed):
         model = create_model("vit_tiny_16", image_size=64, patch_size=PATCH, dim=DIM, num_heads=2, depth=3,
                              position=position).eval()  # fmt: skip
@@ -58,7 +58,7 @@ def untrained(position: str, seed: int, share: float = 1.0) -> float:
 
 
 def growth(part: str) -> float:
-    """Parameters of ViT-B/16 at 448 pixels over those at 224, of all or of one part."""
+    """Parameters of ViT-B/16 at 448 pixels over those at 224, in total or of one part."""
     counts = []
     for side in (448, 224):
         with torch.device("meta"):
@@ -77,7 +77,7 @@ def cases(trial: Trial) -> Iterator[Case]:
     yield Case("shift by whole patches, learned positions: change of the tokens",
                trial.repeat(partial(untrained, "learned")),
                document=AtLeast(0.01), right=AtLeast(0.003))  # fmt: skip
-    yield Case("shift by 1 patch down and 1½ across, no positions: change of the tokens",
+    yield Case("shift by 1 patch down and 1½ to the right, no positions: change of the tokens",
                trial.repeat(partial(untrained, "none", share=0.5)),
                right=AtLeast(0.1))  # fmt: skip
     if trial.has("weights"):

@@ -1,4 +1,4 @@
-"""Attention in windows is linear in the cells, and in the cells of a window too; shifting neither saves nor costs."""
+"""Window attention is linear in the cells, and in the cells of a window too; shifting does not change the cost."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from vitreous.layers.mixer import MixerContext
 from vitreous.layers.window import WindowAttention
 
 CLAIM = Claim(
-    title="What attention in windows costs",
+    title="The cost of window attention",
     statement="Attention within windows of M × M cells costs M² · n/M² · d = nd instead of n²d: linear in the number "
     "of cells n. Shifted windows reduce the computation of attention.",
     sources=(Source.FOUNDATIONS, Source.MODERN),
     formula=r"O(M^2 \cdot \frac{n}{M^2} \cdot d) = O(n d)",
-    right="There are n/M² windows with M⁴ pairs each: the cost is linear in n and linear in the M² cells of a window. "
-    "Windows save; shifting them saves nothing more, it only lets neighboring windows meet.",
+    right="There are n/M² windows with M⁴ pairs each: the cost is linear in n and linear in the M² cells of a "
+    "window. Windows reduce the cost; shifting them does not reduce it further, it only connects neighboring windows.",
     right_formula=r"O(\frac{n}{M^2} \cdot M^4 \cdot d) = O(n M^2 d)",
-    meaning="A window of twice the side makes the products of attention four times as expensive, so choose M with care "
-    "when you raise the resolution. Shift without fear: rolled and masked, it costs no further product.",
+    meaning="A window of twice the side makes the attention products four times as expensive, so choose M with "
+    "care when you raise the resolution. Shifting is free: rolled and masked, it adds no further product.",
 )
 
 DIM, HEADS = 96, 3
@@ -41,12 +41,12 @@ def right(n: int, m: int) -> float:
 
 
 def measure(side: int, m: int, *, shifted: bool = False) -> int:
-    """Counted operations of the products inside windows, for a map of side × side cells."""
+    """FLOPs of the products inside windows, for a map of side × side cells."""
     return counted(WindowAttention(context(side), m, shifted=shifted).to("meta"), side)
 
 
 def measure_whole(side: int) -> int:
-    """The same when every cell looks at every cell."""
+    """FLOPs of the same products with full attention."""
     return counted(SelfAttention(context(side)).to("meta"), side)
 
 

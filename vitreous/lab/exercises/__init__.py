@@ -1,5 +1,5 @@
-"""Ten things to build by yourself, from cutting an image into patches to a small ViT that learns.
+"""Ten programming exercises, from cutting an image into patches to training a small ViT.
 
-One file here is what a learner gets: the task and a blank. Its namesake in ``checks/`` finds out what is wrong with an
-answer. ``table.py`` has their order.
+Each file here is handed out to the learner: the task and a stub to complete. The module of the same name in ``checks/``
+diagnoses the answer. ``table.py`` lists the exercises in order.
 """

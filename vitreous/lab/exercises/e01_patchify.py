@@ -1,15 +1,15 @@
 """Exercise 1: cut an image into patches.
 
-A transformer reads a sequence of vectors. An image becomes one when it is cut into square patches, p pixels a side,
-and the pixels of every patch are written as one row:
+A transformer reads a sequence of vectors. To make an image one, cut it into square patches of p × p pixels and
+flatten every patch to a row:
 
     (b, c, y, x)  →  (b, n, c·p·p)        n = (y/p) · (x/p)
 
-Patches follow each other as words on a page: from left to right, then the next row of patches. Inside a patch all
+Patches are ordered row by row, like words on a page: left to right, then the next row of patches. Within a patch all
 pixels of the first channel come first, row by row, then those of the second channel, and so on. The sides y and x are
 multiples of p, and may differ.
 
-By hand, for one image of one channel and p = 2:
+By hand, for one image with one channel and p = 2:
 
      0  1 |  2  3
      4  5 |  6  7          patch 0: [ 0,  1,  4,  5]      patch 1: [ 2,  3,  6,  7]
@@ -17,7 +17,7 @@ By hand, for one image of one channel and p = 2:
      8  9 | 10 11
     12 13 | 14 15
 
-Tensors have reshape, permute and flatten; no loop is needed.
+Use reshape, permute and flatten; no loop is needed.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ import torch
 
 
 def patchify(images: torch.Tensor, p: int) -> torch.Tensor:
-    """(b, c, y, x) → (b, n, c·p·p)"""
+    """Cut images into flattened patches, (b, c, y, x) → (b, n, c·p·p)."""
     raise NotImplementedError("your turn")

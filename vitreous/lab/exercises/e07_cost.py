@@ -1,16 +1,16 @@
-"""Exercise 7: what a ViT costs, counted by hand.
+"""Exercise 7: parameters and MACs of a ViT.
 
 Write two formulas for a plain ViT with class token, learned positions, an MLP four times as wide as the model, and
-biases in every layer. With 3 colors, P patches, N = P + 1 tokens, width D, L blocks and K classes, it is made of
+biases in every layer. With 3 channels, P patches, N = P + 1 tokens, width D, L blocks and K classes, it consists of
 
-    projection of patches    3·p·p → D           LayerNorm          two in a block and one at the end, γ and β each
+    patch projection         3·p·p → D           LayerNorm          two per block and a final one, γ and β each
     class token              1 × D               queries, keys, values, output projection     four times D → D
     positions                N × D               MLP                D → 4D → D
-                                                 head               D → K, for the class token alone
+                                                 head               D → K, applied to the class token only
 
-1. ``parameters``: all numbers that are learned. A linear layer a → b has a·b weights and b biases.
-2. ``macs``: multiply-accumulates for one image: a·b for every token that goes through a linear layer a → b. Beside
-   the layers, attention multiplies q kᵀ and weights · v: N·N·D each, over all heads together. Nothing else counts.
+1. ``parameters``: the number of learned parameters. A linear layer a → b has a·b weights and b biases.
+2. ``macs``: multiply-accumulates for one image: a·b for every token a linear layer a → b is applied to. In addition,
+   attention computes q kᵀ and weights · v: N·N·D each, over all heads together. Nothing else counts.
 
 By hand, an image of 32 pixels, p = 16, D = 8, L = 1, K = 10; so P = 4 and N = 5:
 
@@ -22,10 +22,10 @@ from __future__ import annotations
 
 
 def parameters(image_size: int, patch_size: int, dim: int, depth: int, num_classes: int) -> int:
-    """All learned numbers of a ViT for square images"""
+    """Number of learned parameters of a ViT for square images."""
     raise NotImplementedError("your turn")
 
 
 def macs(image_size: int, patch_size: int, dim: int, depth: int, num_classes: int) -> int:
-    """Multiply-accumulates for one image"""
+    """Number of multiply-accumulates for one image."""
     raise NotImplementedError("your turn")

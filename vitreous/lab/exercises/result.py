@@ -1,4 +1,4 @@
-"""What one check says about an answer."""
+"""Result of a single check of a learner's answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class State(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     NOT_WRITTEN = "not written yet"
-    WAITING = "waiting"  # for an earlier check of the same function
+    WAITING = "waiting"  # an earlier check of the same function must pass first
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Result:
     title: str
     state: State
     message: str = ""
-    about: frozenset[str] = frozenset()  # the functions that were asked
-    vague: bool = False  # the message says that something is wrong, but not what
+    about: frozenset[str] = frozenset()  # names of the functions the check calls
+    vague: bool = False  # the message reports a deviation without its cause
 
 
 def without_vague(results: Sequence[Result]) -> list[Result]:
-    """The same, but vague messages are left out where another one knows what is wrong with the same function."""
-    telling = frozenset[str]().union(*(one.about for one in results if one.message and not one.vague))
-    return [replace(one, message="") if one.vague and one.about & telling else one for one in results]
+    """Drop vague messages about functions for which another check names the cause."""
+    diagnosed = frozenset[str]().union(*(one.about for one in results if one.message and not one.vague))
+    return [replace(one, message="") if one.vague and one.about & diagnosed else one for one in results]

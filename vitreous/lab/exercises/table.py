@@ -1,4 +1,4 @@
-"""Every exercise, in order: a file here, its namesake in ``checks/`` and a line below."""
+"""All exercises in order: each has a file here, a module of the same name in ``checks/`` and an entry below."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Exercise:
-    """One thing to build; read from its file, so that listing exercises needs no torch."""
+    """One exercise; parsed from its file, so that listing exercises does not import torch."""
 
     number: int
     name: str
-    claims: tuple[str, ...]  # of the laboratory: what the answer lets a learner understand
+    claims: tuple[str, ...]  # claims of the laboratory that the exercise prepares for
     hint: str
 
     @property
     def file(self) -> Path:
-        """What a learner gets."""
+        """Path of the file that is handed out."""
         return FOLDER / f"{self.module}.py"
 
     @property
@@ -36,7 +36,7 @@ class Exercise:
 
     @property
     def title(self) -> str:
-        """The first line of the task, without "Exercise 1: " and the full stop."""
+        """First line of the task, without "Exercise 1: " and the period."""
         words = self.task.splitlines()[0].partition(": ")[2].rstrip(".")
         return words[:1].upper() + words[1:]
 
@@ -48,13 +48,13 @@ class Exercise:
 EXERCISES = (
     Exercise(
         1, "patchify", ("smallest_object", "patch_embedding_cost", "convolutional_stem"),
-        "Give every axis that you want to move a name of its own: reshape (b, c, y, x) to (b, c, rows, p, columns, p), "
-        "permute to (b, rows, columns, c, p, p), then flatten what belongs together.",
+        "Give every axis that you want to move its own dimension: reshape (b, c, y, x) to (b, c, rows, p, columns, p), "
+        "permute to (b, rows, columns, c, p, p), then flatten patches, and channels and pixels.",
     ),
     Exercise(
         2, "attention", ("dot_product_variance", "softmax_saturation", "temperature", "diagonal_query"),
-        "Logits are q @ k.transpose(-2, -1), a row for every query. Divide by the root of the last size of q, then "
-        "softmax along the last axis, along which the keys lie.",
+        "Logits are q @ k.transpose(-2, -1), a row for every query. Divide by the square root of q's last dimension, "
+        "then take the softmax along the last axis, that of the keys.",
     ),
     Exercise(
         3, "permutation", ("permutation", "weight_sharing"),
@@ -63,14 +63,14 @@ EXERCISES = (
     ),
     Exercise(
         4, "positions", ("pooling_and_positions", "relative_bias"),
-        "Waves: places[:, None] / 10_000 ** (torch.arange(0, h, 2) / h) are the angles; torch.stack their sines and "
-        "cosines along a new last axis and flatten it. Resampling: split the prefix off first, and put the channels "
-        "where interpolate wants them, (1, d, rows, columns).",
+        "Waves: positions[:, None] / 10_000 ** (torch.arange(0, h, 2) / h) are the angles; torch.stack their sines and "
+        "cosines along a new last axis and flatten it. Resampling: split the prefix off first, and move the channels "
+        "to where interpolate expects them, (1, d, rows, columns).",
     ),
     Exercise(
         5, "heads", ("attention_rank", "heads_specialize", "head_importance", "batch_first"),
         "qkv(x).reshape(b, n, 3, heads, d // heads), then permute so that 3 comes first and heads before tokens. After "
-        "attending, bring the tokens before the heads again and only then flatten (heads, d // heads).",
+        "attention, move the tokens before the heads again and only then flatten (heads, d // heads).",
     ),
     Exercise(
         6, "block", ("norm_placement", "final_norm", "layer_norm", "training_ingredients"),
@@ -78,12 +78,12 @@ EXERCISES = (
     ),
     Exercise(
         7, "cost", ("attention_macs", "attention_parameters", "quadratic_term", "doubled_side", "flops_or_macs"),
-        "A linear layer from a to b numbers has a·b weights and b biases, and makes a·b MACs for every token that goes "
-        "through. Which tokens go through it: the patches, all N, or only the class token?",
+        "A linear layer from a to b dimensions has a·b weights and b biases, and takes a·b MACs for every token it is "
+        "applied to. Which tokens are these: the patches, all N, or only the class token?",
     ),
     Exercise(
         8, "looking", ("attention_distance", "layers_near_to_far", "entropy_generalization"),
-        "torch.special.entr(w) is −w ln w with 0 ln 0 = 0. For distances: cut out cells × cells, divide every row by "
+        "torch.special.entr(w) is −w ln w with 0 ln 0 = 0. For distances: slice out cells × cells, divide every row by "
         "its sum, multiply by the matrix of distances, sum over keys, and take the mean over queries.",
     ),
     Exercise(
@@ -99,8 +99,8 @@ EXERCISES = (
 )  # fmt: skip
 
 
-def find(number: str) -> Exercise:
-    """An exercise by its number or its name."""
+def find_exercise(number: str) -> Exercise:
+    """Return an exercise by its number or name."""
     names = {exercise.name: exercise for exercise in EXERCISES}
     if number.isdecimal() and 1 <= int(number) <= len(EXERCISES):
         return EXERCISES[int(number) - 1]

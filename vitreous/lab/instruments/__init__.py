@@ -1,1 +1,1 @@
-"""What experiments measure with: counters, probes, curvature, real weights, comparisons of runs."""
+"""Measurement tools of the experiments: counters, probes, curvature, pretrained models, comparisons of runs."""

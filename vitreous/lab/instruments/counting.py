@@ -1,4 +1,4 @@
-"""Counting what a computation really does: its floating-point operations, and the memory that is alive meanwhile."""
+"""Count the floating-point operations and the live memory of a computation."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from vitreous.models import create_model
 
 
 def power(factor: float, before: float, after: float) -> float:
-    """k of y ∝ xᵏ, where ``factor`` times the x takes y from ``before`` to ``after``."""
+    """Return k of y ∝ xᵏ, given that scaling x by ``factor`` changes y from ``before`` to ``after``."""
     return math.log(after / before) / math.log(factor)
 
 
 def forward_flops(module: nn.Module, *inputs: Any, part: str = "") -> int:
-    """Of one call, as torch counts its products; ``part`` names a module inside, as in "blocks.0.mixer"."""
+    """Count the FLOPs of a call with torch's counter, of the whole module or of a ``part`` such as "blocks.0.mixer"."""
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         module(*inputs)
     if not part:
@@ -31,7 +31,7 @@ def forward_flops(module: nn.Module, *inputs: Any, part: str = "") -> int:
 
 
 def counted_macs(name: str, image_size: int, **overrides: Any) -> dict[str, int]:
-    """Half the FLOPs of every module of a model (by its path; "" is the whole) in one forward pass of one image."""
+    """Count the MACs of every module of a model for one image, by module path; "" is the whole model."""
     with torch.device("meta"):
         model = create_model(name, image_size=image_size, **overrides)
         with FlopCounterMode(display=False) as counter:
@@ -45,17 +45,17 @@ def counted_macs(name: str, image_size: int, **overrides: Any) -> dict[str, int]
 
 
 def training_flops(run: Callable[[], Tensor]) -> int:
-    """Of a forward pass and of the backward pass from the sum of what it gives."""
+    """Count the FLOPs of a forward pass and of the backward pass from the sum of its output."""
     with FlopCounterMode(display=False) as counter:
         run().sum().backward()
     return counter.get_total_flops()
 
 
 class Memory(TorchDispatchMode):
-    """Bytes of all tensors that were made inside and are still alive: ``now``, and the most there ever were, ``peak``.
+    """Track the bytes of live tensors created inside the context: ``now`` and ``peak``.
 
-    What is given at the start, such as parameters and their gradients, is not counted. Nor is what a kernel borrows and
-    gives back before it ends.
+    Tensors passed as ``given``, such as parameters and their gradients, are not counted, nor is the temporary workspace
+    of kernels.
     """
 
     def __init__(self, given: Iterable[Tensor] = ()) -> None:

@@ -1,4 +1,4 @@
-"""The largest eigenvalue of a loss's Hessian, without ever forming it."""
+"""Largest eigenvalue of a loss's Hessian by Hessian-vector products."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Vector = list[Tensor]
 def largest_eigenvalue(
     loss: Callable[[], Tensor], parameters: Sequence[Tensor], *, steps: int, seed: int = 0
 ) -> tuple[float, Vector]:
-    """λ of the largest modulus and its unit vector, by power iteration: v ← Hv / ‖Hv‖, λ = vᵀHv.
+    """Return the eigenvalue of largest modulus and its unit vector, by power iteration: v ← Hv / ‖Hv‖, λ = vᵀHv.
 
-    Hv is the gradient of gᵀv, where g is the gradient. Fused attention cannot be differentiated twice, so the explicit
-    one is asked for.
+    Hv is the gradient of gᵀv, where g is the gradient. Fused attention has no second derivative, so the math backend is
+    used.
     """
     draws = torch.Generator().manual_seed(seed)
     vector = unit([torch.randn(each.shape, generator=draws) for each in parameters])
@@ -32,14 +32,14 @@ def largest_eigenvalue(
 
 
 def curvature_along(loss: Callable[[], Tensor], parameters: Sequence[Tensor], vector: Vector, *, step: float) -> float:
-    """(L(w + s·v) − 2 L(w) + L(w − s·v)) / ‖s·v‖²: what an eigenvalue says, seen from the loss alone."""
-    around = [float(moved(loss, parameters, vector, step * sign)) for sign in (1, 0, -1)]
+    """Compute the curvature along v by finite differences: (L(w + s·v) − 2 L(w) + L(w − s·v)) / ‖s·v‖²."""
+    around = [float(loss_at(loss, parameters, vector, step * sign)) for sign in (1, 0, -1)]
     return (around[0] - 2 * around[1] + around[2]) / (step**2 * dot(vector, vector))
 
 
 @torch.no_grad()
-def moved(loss: Callable[[], Tensor], parameters: Sequence[Tensor], vector: Vector, step: float) -> Tensor:
-    """The loss elsewhere; the parameters are put back."""
+def loss_at(loss: Callable[[], Tensor], parameters: Sequence[Tensor], vector: Vector, step: float) -> Tensor:
+    """Evaluate the loss at w + step · v, then restore the parameters."""
     before = [each.clone() for each in parameters]
     for each, direction in zip(parameters, vector, strict=True):
         each += step * direction
@@ -51,9 +51,11 @@ def moved(loss: Callable[[], Tensor], parameters: Sequence[Tensor], vector: Vect
 
 
 def unit(vector: Sequence[Tensor]) -> Vector:
+    """Normalize to unit length."""
     length = dot(vector, vector) ** 0.5
     return [each / length for each in vector]
 
 
 def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
+    """Inner product over all tensors."""
     return float(sum((x * y).sum() for x, y in zip(a, b, strict=True)))

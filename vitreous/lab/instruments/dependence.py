@@ -1,4 +1,4 @@
-"""What a layer's output depends on, and what its parts are handed on the way."""
+"""Measure which inputs a layer's output depends on, and capture the inputs of its submodules."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 Function = Callable[[Tensor], Tensor]
 
 
-def seen_by(function: Function, tokens: Float[Tensor, "n d"], cells: list[int]) -> Bool[Tensor, "c n"]:
-    """Whether the output at each of ``cells`` depends on each token, by its gradient."""
+def dependency_mask(function: Function, tokens: Float[Tensor, "n d"], cells: list[int]) -> Bool[Tensor, "c n"]:
+    """Return whether the output at each of ``cells`` depends on each token, by nonzero gradients."""
     x = tokens.expand(len(cells), -1, -1).clone().requires_grad_()
     out = function(x)
     weights = torch.linspace(1.0, 2.0, out.shape[-1], dtype=out.dtype)  # a plain sum is constant after a norm
@@ -23,23 +23,23 @@ def seen_by(function: Function, tokens: Float[Tensor, "n d"], cells: list[int]) 
 
 @torch.no_grad()
 def effect_of_others(function: Function, batch: Float[Tensor, "b ..."]) -> float:
-    """How much the first image's output changes when the images beside it become others."""
+    """Return the relative change of the first image's output when the other images of the batch are replaced."""
     others = torch.cat([batch[:1], torch.randn_like(batch[1:])])
     return relative_change(function(batch)[0], function(others)[0])
 
 
 def relative_change(before: Tensor, after: Tensor) -> float:
-    """‖after − before‖ / ‖before‖"""
+    """Compute ‖after − before‖ / ‖before‖."""
     return float((after - before).norm() / before.norm())
 
 
-def given_to(part: nn.Module, call: Callable[[], object]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-    """What a part of a model is handed while ``call`` runs, the last time: in order, and by name."""
-    heard: list[Any] = []
-    hook = part.register_forward_pre_hook(lambda _, given, options: heard.append((given, options)), with_kwargs=True)
+def capture_inputs(part: nn.Module, call: Callable[[], object]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    """Return the positional and keyword inputs of a submodule in its last call while ``call`` runs."""
+    calls: list[Any] = []
+    hook = part.register_forward_pre_hook(lambda _, given, options: calls.append((given, options)), with_kwargs=True)
     try:
         call()
     finally:
         hook.remove()
-    given, options = heard[-1]
+    given, options = calls[-1]
     return given, options

@@ -1,4 +1,4 @@
-"""Images of two half disks: of one object when they have the same color, of two when they differ."""
+"""Dataset of two half disks: one object if they share a color, two objects otherwise."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ CLASSES = ("one object", "two objects")
 
 
 def side(trial: Trial) -> int:
+    """Return the side length of the images in pixels."""
     return trial.choose(16, 32)
 
 
 def gaps(trial: Trial) -> tuple[int, ...]:
-    """Pixels between the halves; over the widest the convolutional network of the sweep cannot see."""
+    """Return the gaps between the halves in pixels; the widest exceeds the convnet's receptive field."""
     return trial.choose((0, 3, 9), (0, 4, 8, 16, 23))
 
 
 def two_halves(trial: Trial) -> tuple[Arrays, Arrays]:
-    """Training and validation images. In both, image i has the gap number i, counted round and round."""
-    return drawn(trial, trial.choose(3_000, 20_000), seed=0), drawn(trial, trial.choose(300, 2_000), seed=1)
+    """Return training and validation images; the gaps repeat cyclically over the images."""
+    train = draw_half_disks(trial, trial.choose(3_000, 20_000), seed=0)
+    return train, draw_half_disks(trial, trial.choose(300, 2_000), seed=1)
 
 
-def drawn(trial: Trial, number: int, *, seed: int) -> Arrays:
+def draw_half_disks(trial: Trial, number: int, *, seed: int) -> Arrays:
+    """Draw images with half disks at random positions on a noisy background."""
     draws, size = np.random.default_rng(seed), side(trial)
     left, right = half_disk(size), half_disk(size)[:, ::-1]
     height, width = left.shape
@@ -34,7 +37,7 @@ def drawn(trial: Trial, number: int, *, seed: int) -> Arrays:
     labels = draws.integers(0, 2, number)
     colors = draws.integers(0, len(COLORS), number)
     others = (colors + labels * draws.integers(1, len(COLORS), number)) % len(COLORS)
-    for image, gap, one, other in zip(images, gap_of(trial, number), COLORS[colors], COLORS[others], strict=True):
+    for image, gap, one, other in zip(images, gap_widths(trial, number), COLORS[colors], COLORS[others], strict=True):
         y = draws.integers(0, size - height + 1)
         x = draws.integers(0, size - 2 * width - gap + 1)
         image[y : y + height, x : x + width][left] = one
@@ -42,12 +45,13 @@ def drawn(trial: Trial, number: int, *, seed: int) -> Arrays:
     return Arrays(images.transpose(0, 3, 1, 2).copy(), one_hot(labels, 2), CLASSES)
 
 
-def gap_of(trial: Trial, number: int) -> NDArray[np.int64]:
+def gap_widths(trial: Trial, number: int) -> NDArray[np.int64]:
+    """Return the gap of each of ``number`` images."""
     return np.resize(np.array(gaps(trial)), number)
 
 
 def half_disk(size: int) -> NDArray[np.bool_]:
-    """The left half, an eighth of the image wide (at least 3 pixels) and twice as high."""
+    """Return the mask of a left half disk, an eighth of the image wide (at least 3 pixels) and twice as high."""
     radius = max(3, size // 8)
     y, x = np.mgrid[0.5 : 2 * radius, 0.5:radius]
     inside: NDArray[np.bool_] = (y - radius) ** 2 + (x - radius) ** 2 < radius**2

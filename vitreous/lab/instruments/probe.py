@@ -1,4 +1,4 @@
-"""Linear probes: what can be read off features by a straight line, found in closed form."""
+"""Linear probes by ridge regression in closed form."""
 
 from __future__ import annotations
 
@@ -8,61 +8,61 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-#: How much the weights are held back, as shares of the features' mean variance; the best is chosen.
-HELD_BACK = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
+#: Candidate ridge penalties, relative to the features' mean variance; chosen by leave-one-out error.
+PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 
 
 def ridge(x: Float[Tensor, "n f"], y: Float[Tensor, "n k"], new: Float[Tensor, "m f"]) -> Float[Tensor, "m k"]:
-    """What ridge regression from x to y says of new features: ŷ = ȳ + x (xᵀx + λI)⁻¹ xᵀ (y − ȳ), x standardized.
+    """Predict ``new`` by ridge regression from x to y: ŷ = ȳ + x (xᵀx + λI)⁻¹ xᵀ (y − ȳ), with x standardized.
 
-    λ is the one that predicts each row best from all the others, which needs no further fit: the error of a row left
-    out is its residual / (1 − h), with h its own share in its prediction.
+    λ minimizes the leave-one-out error, which needs no refitting: the error of a held-out row is its residual divided
+    by 1 − h, where h is its leverage.
     """
     center, spread = x.mean(dim=0), x.std(dim=0).clamp_min(1e-6)
     x, new = (x - center) / spread, (new - center) / spread
     u, s, vt = torch.linalg.svd(x, full_matrices=False)
-    middle = y.mean(dim=0)
-    projected = u.T @ (y - middle)
+    mean_y = y.mean(dim=0)
+    projected = u.T @ (y - mean_y)
 
     def shrink(share: float) -> Tensor:
         return s.square() / (s.square() + share * len(x))
 
     def left_out_error(share: float) -> float:
-        own = (u.square() * shrink(share)).sum(dim=1) + 1 / len(x)
-        residual = y - middle - u @ (shrink(share)[:, None] * projected)
-        return float((residual / (1 - own)[:, None].clamp_min(1e-6)).square().sum())
+        leverage = (u.square() * shrink(share)).sum(dim=1) + 1 / len(x)
+        residual = y - mean_y - u @ (shrink(share)[:, None] * projected)
+        return float((residual / (1 - leverage)[:, None].clamp_min(1e-6)).square().sum())
 
-    best = min(HELD_BACK, key=left_out_error)
-    return middle + new @ vt.T @ ((shrink(best) / s.clamp_min(1e-12))[:, None] * projected)
+    best = min(PENALTIES, key=left_out_error)
+    return mean_y + new @ vt.T @ ((shrink(best) / s.clamp_min(1e-12))[:, None] * projected)
 
 
-def explained(x: Float[Tensor, "n f"], y: Float[Tensor, "n k"], learn: int) -> float:
-    """R² of a property on the rows after the first ``learn``, from which it was learned; the mean over its columns."""
+def r_squared(x: Float[Tensor, "n f"], y: Float[Tensor, "n k"], learn: int) -> float:
+    """Return R² of a probe trained on the first ``learn`` rows and tested on the others, averaged over columns."""
     error = (ridge(x[:learn], y[:learn], x[learn:]) - y[learn:]).square().sum(dim=0)
     return float((1 - error / (y[learn:] - y[learn:].mean(dim=0)).square().sum(dim=0)).mean())
 
 
 def accuracy(x: Float[Tensor, "n f"], labels: Int[Tensor, " n"], learn: int) -> float:
-    """The share of the rows after the first ``learn`` whose class is read right."""
+    """Return the accuracy of a probe trained on the first ``learn`` rows and tested on the others."""
     targets = torch.nn.functional.one_hot(labels).to(x.dtype)
     return float((ridge(x[:learn], targets[:learn], x[learn:]).argmax(dim=1) == labels[learn:]).double().mean())
 
 
-def by_block(blocks: Sequence[Float[Tensor, "n f"]], known: Tensor) -> list[list[float]]:
-    """A row for each third of the images, predicted from the others: what is read off every block there.
+def probe_blocks(blocks: Sequence[Float[Tensor, "n f"]], known: Tensor) -> list[list[float]]:
+    """Probe every block with three-fold cross-validation: one row of scores per fold.
 
-    Classes (n,) are read as the share that is right, properties (n, k) as R².
+    The score is accuracy for classes (n,), R² for properties (n, k).
     """
     number = len(known)
-    read = accuracy if known.ndim == 1 else explained
+    score = accuracy if known.ndim == 1 else r_squared
     orders = [torch.arange(number).roll(third * (number // 3)) for third in range(3)]
-    return [[read(x[order], known[order], number - number // 3) for x in blocks] for order in orders]
+    return [[score(x[order], known[order], number - number // 3) for x in blocks] for order in orders]
 
 
-def edge_ways(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b 2"]:
-    """Which way edges run on the whole: upright against level, one diagonal against the other; −1 to 1 each."""
+def edge_orientation(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b 2"]:
+    """Return the dominant edge orientation: vertical versus horizontal and between the diagonals, each −1 to 1."""
     gray = images.mean(dim=1)
     down, across = gray[:, 1:, :-1] - gray[:, :-1, :-1], gray[:, :-1, 1:] - gray[:, :-1, :-1]
     energy = (down.square() + across.square()).mean(dim=(1, 2)).clamp_min(1e-12)
-    ways = (across.square() - down.square(), 2 * across * down)
-    return torch.stack([way.mean(dim=(1, 2)) / energy for way in ways], dim=1)
+    moments = (across.square() - down.square(), 2 * across * down)
+    return torch.stack([moment.mean(dim=(1, 2)) / energy for moment in moments], dim=1)

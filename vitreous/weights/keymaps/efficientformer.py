@@ -58,7 +58,7 @@ def step_names(stage: int, theirs: str, conv: str) -> Names:
 
 def last_blocks(config: EfficientFormerConfig, theirs: str, names: Names, *, first: int) -> Names:
     """The blocks on tokens, which they count from ``first``."""
-    last, start, end = len(config.depths) - 1, config.num_pooling_at_the_end, config.depths[-1]
+    last, start, end = len(config.depths) - 1, config.num_final_pool_blocks, config.depths[-1]
     return tuple(
         pair
         for index in range(start, end)
@@ -77,7 +77,7 @@ def keymap(config: EfficientFormerConfig, source: str, names: Names, *, distill_
 
 
 def timm(config: EfficientFormerConfig) -> KeyMap:
-    last, first = len(config.depths) - 1, config.num_pooling_at_the_end + 1
+    last, first = len(config.depths) - 1, config.num_final_pool_blocks + 1
     names = (
         *stem_names("stem.conv1", "stem.norm1", "stem.conv2", "stem.norm2"),
         *last_blocks(config, f"stages.{last}.blocks", BLOCK, first=first),
@@ -91,7 +91,7 @@ def timm(config: EfficientFormerConfig) -> KeyMap:
 
 def original(config: EfficientFormerConfig) -> KeyMap:
     """Stages and the steps between them in one row."""
-    num_stages, first = len(config.depths), config.num_pooling_at_the_end + 1
+    num_stages, first = len(config.depths), config.num_final_pool_blocks + 1
     names = stem_names("patch_embed.0", "patch_embed.1", "patch_embed.3", "patch_embed.4")
     names += last_blocks(config, f"network.{2 * num_stages - 2}", BLOCK, first=first)
     for stage in range(num_stages):

@@ -92,7 +92,7 @@ def original(config: FastViTConfig) -> KeyMap:
     names, number = list(ENDS), 0
     for stage in range(len(config.dims)):
         position = number + (stage > 0)
-        blocks = position + config.attends(stage)
+        blocks = position + config.has_attention(stage)
         parts = {"downsample": number, "position": position, "blocks": blocks}
         names += stage_names(stage, **{part: f"network.{index}" for part, index in parts.items()})
         number = blocks + 1

@@ -1,5 +1,5 @@
-"""What is asked of an answer: a module for each exercise, a ``check_…`` function for each question, in order.
+"""Checks of the answers: a module per exercise, with ``check_…`` functions run in order.
 
-A check takes what it needs from the learner's file by the names of its parameters, passes in silence, and otherwise
-raises :class:`~vitreous.lab.exercises.checking.Wrong` with a message that says what is wrong and where to look.
+A check receives the learner's functions by the names of its parameters. It returns nothing if they pass and otherwise
+raises :class:`~vitreous.lab.exercises.checking.Wrong` with a message that says what is wrong and how to fix it.
 """
