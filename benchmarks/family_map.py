@@ -163,7 +163,7 @@ def height_of(part: ModelPart) -> float:
 
 
 def top1(name: str) -> str:
-    """Learnt from ImageNet-1k alone, if published; a dagger where a teacher helped, a star where more images did."""
+    """Trained on ImageNet-1k alone, if published; a dagger where a teacher helped, a star where more images did."""
     own = {row.data: row for row in PUBLISHED_ACCURACY if row.model == name and is_smallest(row)}
     for data, mark in (("in1k", ""), ("in1k, distilled", "†"), ("in21k", "*")):
         if data in own:

@@ -60,12 +60,12 @@ def test_written_and_read_back():
 BAD = [
     ({"whels": ()}, "Cart has no option 'whels'; did you mean 'wheels'?"),
     ({"wheels": ()}, "wheels must have at least one value"),
-    ({"wheels": 3}, "wheels must be several values in a row, got 3"),
+    ({"wheels": 3}, "wheels must be a sequence of values, got 3"),
     ({"wheels": [3]}, "each of wheels must be a Wheel, got 3"),
     ({"wheels": [{"siz": 3}]}, "Wheel has no option 'siz'; did you mean 'size'?"),
     ({"front": {"kind": "stel"}}, "kind must be one of wood, steel; got 'stel'; did you mean 'steel'?"),
     ({"loads": (1, 0)}, "each of loads must be at least 1, got 0"),
-    ({"loads": "12"}, "loads must be several values in a row, got '12'"),
+    ({"loads": "12"}, "loads must be a sequence of values, got '12'"),
     ({"share": 1.5}, r"share must lie in \[0, 1\], got 1.5"),
     ({"share": "half"}, "share must be a number, got 'half'"),
     ({"grip": 0}, "grip must be positive, got 0"),
@@ -75,8 +75,8 @@ BAD = [
     ({"angles": (1, "2")}, "each of angles must be a number, got '2'"),
     ({"horses": 0}, "horses must be at least 1, got 0"),
     ({"spokes": ()}, "spokes must have at least one value"),
-    ({"owner": 3}, "owner must be text, got 3"),
-    ({"carriage": 3}, r"Cart has no option 'carriage' any more; write front=Wheel\(…\)"),
+    ({"owner": 3}, "owner must be a string, got 3"),
+    ({"carriage": 3}, r"Cart no longer has an option 'carriage'; use front=Wheel\(…\)"),
     ({"drop_rate": 1.0}, r"drop_rate must lie in \[0, 1\), got 1.0"),
 ]
 

@@ -77,7 +77,7 @@ def test_distributed_errors_name_the_rank(capsys, monkeypatch):
 
 
 RECIPES = [
-    ("recipe.txt", "", "is no Python file; a recipe's name ends in .py"),
+    ("recipe.txt", "", "is not a Python file; a recipe file ends in .py"),
     ("recipe.py", "import nothing_such", r"recipe.py, line 1: ModuleNotFoundError: No module named 'nothing_such'"),
     ("recipe.py", "x = 1\ndef f(:", r"recipe.py, line 2: SyntaxError: invalid syntax"),
     ("recipe.py", "\n\n1 / 0", r"recipe.py, line 3: ZeroDivisionError: division by zero"),

@@ -108,7 +108,7 @@ def label(index):
         (Own(label, classes=[("cat", "felis"), ("dog", "canis")]), {}, ("cat", "dog")),
         (Own(label, class_to_idx={"dog": 1, "cat": 0}), {}, ("cat", "dog")),
         (Own(label, num_classes=3), {}, ("0", "1", "2")),
-        (Own(label), {"classes": ("ant", "bee"), "count": 2}, ("ant", "bee")),
+        (Own(label), {"classes": ("ant", "bee"), "num_classes": 2}, ("ant", "bee")),
         (Own(label), {"classes": ("ant", "bee", "cow")}, ("0", "1")),
         (Own(label, classes=["cat", "dog"]), {"classes": ("ant", "bee")}, ("cat", "dog")),
         (Own(lambda i: "dog" if i else "cat"), {}, ("cat", "dog")),
@@ -167,8 +167,8 @@ def test_what_changes_from_time_to_time_is_noticed():
 
     (data,) = adapt(Cropped(label))
     assert data.random_images
-    assert "images come out differently each time" in data.notes[0]
-    with pytest.raises(ValueError, match="differently each time, so that images and a mask per image would not fit"):
+    assert "its images differ each time they are read" in data.notes[0]
+    with pytest.raises(ValueError, match="differ each time they are read, so images and a mask per image would not match"):
         adapt(Cropped(lambda i: np.zeros((8, 20), np.uint8)))
     (fixed,) = adapt(Own(label))
     assert not fixed.random_images
@@ -184,7 +184,7 @@ def test_files_that_cannot_be_read_are_left_out_or_counted():
 
     (data,) = adapt(Damaged(label))
     assert len(data) == 11
-    assert "1 could not be read and are left out, e.g. Damaged[3] (OSError: image file is truncated)" in data.notes[0]
+    assert "1 could not be read and were left out, e.g. Damaged[3] (OSError: image file is truncated)" in data.notes[0]
     (stored,) = adapt(Damaged(label, targets=[label(i) for i in EVERY]))
     assert len(stored) == 12
     with pytest.raises(BadImage, match="truncated"):
@@ -199,20 +199,20 @@ def noise(index):
     ("dataset", "message"),
     [
         (Own(noise), r"Own\[0\] raised KeyError: 'size'"),
-        (Own(lambda i: None), r"Own\[0\]: a target is a class's number or name, .* got NoneType"),
-        (Own(lambda i: 0.5), r"Own\[0\]: a class's number is whole, got 0.5"),
+        (Own(lambda i: None), r"Own\[0\]: a target is a class index or name, .* got NoneType"),
+        (Own(lambda i: 0.5), r"Own\[0\]: a class index must be a whole number, got 0.5"),
         (Own(lambda i: i if i else "x"), "all targets must be of one kind, got names, numbers"),
         (Own(lambda i: [1, 0, 0][: 2 + i % 2]), "equally long"),
-        (Own(lambda i: [0.2, 0.2]), "a vector holds 0 and 1"),
-        (Own(lambda i: np.zeros((16, 20))), "a mask holds whole class numbers, got float64"),
-        (Own(lambda i: np.full((16, 20), 300)), "from 0 to 254, and 255 where nothing counts; got 300 to 300"),
-        (Own(lambda i: Image.new("RGB", (20, 16))), "one class number per pixel, got an image of 3 bands"),
+        (Own(lambda i: [0.2, 0.2]), "a target vector must hold 0 and 1"),
+        (Own(lambda i: np.zeros((16, 20))), "a mask holds integer class indices, got float64"),
+        (Own(lambda i: np.full((16, 20), 300)), "from 0 to 254, and 255 for ignored pixels; got values from 300 to 300"),
+        (Own(lambda i: Image.new("RGB", (20, 16))), "one class index per pixel, got an image of 3 channels"),
         (Own(lambda i: {"bbox": [1, 2, 3, 4]}), r"a dict must have boxes and labels, got bbox"),
         (Own(lambda i: {"boxes": torch.zeros(2, 4), "labels": [1]}), "2 boxes, but 1 labels"),
         (Own(lambda i: i - 1), "label -1 of image 0 is out of range"),
-        (Own(label, 0), "there is nothing in it"),
+        (Own(label, 0), "the dataset is empty"),
         ([(PIXELS[0], 0, "more")], r"list\[0\] must be \(image, target\), got tuple of 3"),
-        ([(PIXELS[0][..., :2], 0)], r"list\[0\]: an image has 1, 3 or 4 channels"),
+        ([(PIXELS[0][..., :2], 0)], r"list\[0\]: an image must have 1, 3 or 4 channels"),
         (
             TensorDataset(torch.randn(4, 3, 8, 8), torch.arange(4)),
             r"TensorDataset\[0\]: floats must lie between 0 and 1",
@@ -241,7 +241,7 @@ class Endless(IterableDataset):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (DataLoader(FakeData(4)), r"a DataLoader, .* give its dataset \(loader.dataset\)"),
+        (DataLoader(FakeData(4)), r"a DataLoader, .* pass its dataset \(loader.dataset\)"),
         (Endless(), "must have a length and items by index, got the IterableDataset Endless"),
         (PIXELS, "got ndarray"),
         (FakeData, "got type"),

@@ -295,4 +295,4 @@ def test_settings_from_the_command_line(capsys):
     assert tyro.cli(Augment, args=options) == Augment("pad", crop_scale=(0.5, 0.9), cutmix=1.0, randaugment_ops=2)
     with pytest.raises(SystemExit):
         tyro.cli(Augment, args=["--help"])
-    assert "share of images that are mirrored" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "probability of a horizontal flip" in " ".join(capsys.readouterr().out.replace("│", " ").split())

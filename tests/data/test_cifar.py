@@ -68,7 +68,7 @@ class Bomb:
 
 def test_no_code_is_run(cifar10, tmp_path):
     write(cifar10 / "data_batch_2", {"data": Bomb(os.mkdir, (str(tmp_path / "boom"),)), "labels": []})
-    with pytest.raises(ValueError, match=r"data_batch_2 .* asks for \w+\.mkdir, which Vitreous never runs"):
+    with pytest.raises(ValueError, match=r"data_batch_2 .* refers to \w+\.mkdir, which Vitreous never runs"):
         open_cifar(cifar10)
     assert not (tmp_path / "boom").exists()
 
@@ -105,11 +105,11 @@ def spoil(folder, kind):
         ("cut off", "data_batch_4 is damaged"),
         ("text", "data_batch_4 is damaged"),
         ("gone", "lacks data_batch_4; unpack the published archive again"),
-        ("a list", "holds no dictionary"),
+        ("a list", "expected a dictionary, got list"),
         ("no data", "does not hold images of 32×32 pixels"),
         ("few labels", "does not hold a label for each of its 10 images"),
         ("wrong labels", "data_batch_4: label 10 of image 0 is out of range"),
-        ("no names", "does not list the names of the classes"),
+        ("no names", "does not list the class names"),
     ],
 )
 def test_damage_is_named(cifar10, kind, message):

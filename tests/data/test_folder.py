@@ -32,8 +32,9 @@ def test_class_folders(tmp_path):
     assert class_vectors(data, np.arange(4)).tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
     assert data.image(2).size == (6, 4)
     assert splits.valid is None
-    assert splits.notes[0] == "1 file is no image, left out: cat/notes.txt"
-    assert "have no class, left out: loose.png" in splits.notes[1]
+    assert splits.notes[0] == "1 file is not an image, left out: cat/notes.txt"
+    assert "images outside the class folders of" in splits.notes[1]
+    assert "left out: loose.png" in splits.notes[1]
 
 
 @pytest.mark.parametrize("name", ["val", "valid", "validation", "Val"])
@@ -50,12 +51,12 @@ def test_trains_are_a_class_too(tmp_path):
 
 
 ERRORS = [
-    ([], "is empty; it should hold a folder of images for each class"),
-    (["a.png"], "put each class into a folder of its own, or give a CSV"),
-    (["a.txt"], "neither images nor class folders, but a.txt"),
+    ([], "is empty; it should hold one folder of images per class"),
+    (["a.png"], "move each class into its own folder, or pass a CSV"),
+    (["a.txt"], "neither images nor class folders, only a.txt"),
     (["cat/a.png"], "only one class, 'cat'"),
     (["cat/a.png", "dog/", "emu/a.txt"], "no images in these class folders of .*: dog, emu"),
-    (["train/a.png", "val/a.png"], "the images lie directly in .*train"),
+    (["train/a.png", "val/a.png"], "the images are directly in .*train"),
     (
         ["train/cat/1.png", "train/dog/1.png", "val/cat/1.png", "val/wolf/1.png"],
         "only in .*train: dog; only in .*val: wolf",
@@ -80,8 +81,8 @@ def test_a_subset_keeps_its_order():
     ("labels", "message"),
     [
         (np.array([0, 5]), "label 5 of image 1 is out of range"),
-        (np.zeros((2, 4)), r"must be whole numbers \(n,\) or rows \(n, classes\), got float64 \(2, 4\)"),
-        (np.array([0]), "2 paths, but labels for 1"),
+        (np.zeros((2, 4)), r"must be class indices \(n,\) or class vectors \(n, 3\), got float64 \(2, 4\)"),
+        (np.array([0]), "got 1 labels for 2 paths"),
     ],
 )
 def test_labels_that_do_not_fit(labels, message):

@@ -115,7 +115,7 @@ def test_a_bomb_is_not_decoded(tmp_path):
 def test_missing_files_and_folders(tmp_path):
     with pytest.raises(BadImage, match="no such file"):
         open_image(tmp_path / "nowhere.jpg")
-    with pytest.raises(BadImage, match="it is no file"):
+    with pytest.raises(BadImage, match="it is a folder, not a file"):
         open_image(tmp_path)
 
 

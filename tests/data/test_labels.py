@@ -113,9 +113,9 @@ def test_other_targets_stay_as_they_are():
     ("labels", "message"),
     [
         (np.array([0, 7]), "label 7 of image 1 is out of range"),
-        (np.array([0.5, 1]), "must be whole numbers"),
+        (np.array([0.5, 1]), "must be class indices"),
         (to_label_sets([(0,), (9,)]), "label 9"),
-        (np.zeros((2, 3, 4)), "must be whole numbers"),
+        (np.zeros((2, 3, 4)), "must be class indices"),
     ],
 )
 def test_labels_that_are_none(labels, message):

@@ -14,8 +14,8 @@ from PIL import Image
 
 from vitreous.data import table
 from vitreous.data.base import Arrays, class_vectors
-from vitreous.data.cifar import class_indices, read
-from vitreous.data.image_files import from_deep_pixels
+from vitreous.data.cifar import class_indices, read_pickle
+from vitreous.data.image_files import from_high_bit_depth
 from vitreous.data.pack import write_shards
 from vitreous.data.shard_index import read_index
 from vitreous.data.shards import ShardDataset
@@ -166,7 +166,7 @@ def test_a_pickle_that_would_fill_memory_with_its_table(tmp_path):
     """LONG_BINPUT with 2³¹: Python would make room for as many objects, 34 GB."""
     (tmp_path / "batch").write_bytes(b"\x80\x02}r" + struct.pack("<I", 2**31) + b".")
     with pytest.raises(ValueError, match="it numbers an object 2,147,483,648"):
-        read(tmp_path / "batch")
+        read_pickle(tmp_path / "batch")
 
 
 @pytest.fixture
@@ -270,7 +270,7 @@ def test_odd_specs(values, message):
 
 def test_numbers_that_are_none_become_a_shade_without_a_word():
     signaling = np.array([[0x7FA00000, 0x3F800000], [0x7F800000, 0]], dtype=np.uint32).view(np.float32)
-    assert from_deep_pixels(Image.fromarray(signaling)).size == (2, 2)
+    assert from_high_bit_depth(Image.fromarray(signaling)).size == (2, 2)
 
 
 @pytest.mark.parametrize("mode", ["I;16", "I", "F"])
@@ -278,7 +278,7 @@ def test_deep_pixels_are_converted_in_strips(monkeypatch, mode):
     rng = np.random.default_rng(0)
     kind = {"I;16": np.uint16, "I": np.int32, "F": np.float32}[mode]
     image = Image.fromarray((rng.random((50, 30)) * 60_000).astype(kind))
-    whole = np.asarray(from_deep_pixels(image))
+    whole = np.asarray(from_high_bit_depth(image))
     monkeypatch.setattr("vitreous.data.image_files.STRIP_PIXELS", 100)
-    assert np.array_equal(np.asarray(from_deep_pixels(image)), whole)
+    assert np.array_equal(np.asarray(from_high_bit_depth(image)), whole)
     assert np.abs(whole / 255 - np.asarray(image, dtype=float) / 65_535).max() < 0.005

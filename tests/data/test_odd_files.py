@@ -52,7 +52,7 @@ def test_special_files_are_left_out_and_named(photos, tmp_path, kind):
     make_special(kind, photos / "cat" / "odd.png")
     splits = open_data(photos, valid_share=0)
     assert len(splits.train) == 6
-    assert splits.notes == ("1 pipe, device or dead link, left out: cat/odd.png",)
+    assert splits.notes == ("1 pipe, device or broken link, left out: cat/odd.png",)
     assert inspect(splits).broken == []
     write_shards(splits.train, tmp_path / "packed")
     assert len(ShardDataset(tmp_path / "packed")) == 6
@@ -133,7 +133,7 @@ def test_what_is_empty_is_not_the_working_folder(photos, monkeypatch):
     monkeypatch.chdir(photos)
     with pytest.raises(ValueError, match="data is empty; data is one of"):
         open_data("")
-    with pytest.raises(ValueError, match="an image's path is empty"):
+    with pytest.raises(ValueError, match="an image path is empty"):
         find_images([""])
 
 
@@ -184,7 +184,7 @@ def test_folders_and_tables_that_may_not_be_read_are_one_line(photos, locked, na
 def test_a_file_larger_than_any_image_is_not_read(tmp_path):
     with open(tmp_path / "huge.jpg", "wb") as file:
         file.truncate(MAX_FILE_BYTES * 1000)
-    with pytest.raises(BadImage, match="more than any image needs"):
+    with pytest.raises(BadImage, match="too large for an image"):
         PathDataset([tmp_path / "huge.jpg"], np.array([0]), "ab").content(0)
 
 
@@ -199,16 +199,16 @@ def test_names_that_are_no_text_stay_printable(photos):
 
 def test_postscript_is_not_run(tmp_path):
     (tmp_path / "loop.eps").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n{} loop\n")
-    with pytest.raises(BadImage, match="PostScript is a program"):
+    with pytest.raises(BadImage, match="PostScript files are programs"):
         open_image(tmp_path / "loop.eps")
 
 
 PACKED = [
     (("", "new"), "data is empty"),
-    (("photos", "photos/cat/new"), "photos/cat/new lies in photos, the data that is packed; give a folder outside"),
-    (("photos", "photos"), "photos lies in photos"),
-    (("photos", "full"), "full is not empty, it holds note.txt; give another folder, or remove it"),
-    (("photos/../photos", "link/new"), "link/new lies in photos/../photos"),
+    (("photos", "photos/cat/new"), "photos/cat/new lies inside the source photos; choose a folder outside"),
+    (("photos", "photos"), "photos lies inside the source photos"),
+    (("photos", "full"), "full is not empty, it holds note.txt; choose another folder or remove it"),
+    (("photos/../photos", "link/new"), "link/new lies inside the source photos/../photos"),
     (("shapes", "full"), "full is not empty"),
 ]
 

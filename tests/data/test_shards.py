@@ -71,7 +71,7 @@ def test_packing_twice_gives_the_same_bytes_and_overwrites_nothing(tmp_path):
         write_shards(data, tmp_path / name)
     for name in ("00000.tar", "index.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    with pytest.raises(ValueError, match="holds shards already"):
+    with pytest.raises(ValueError, match="already holds shards"):
         write_shards(data, tmp_path / "one")
     with pytest.raises(ValueError, match="shard_size must be at least 1"):
         write_shards(data, tmp_path / "three", shard_size=0)
@@ -137,13 +137,13 @@ def spoil(folder, kind):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("gone", "00001.tar is missing, though index.json lists it"),
-        ("cut off", "00001.tar has 3,000 bytes, index.json says .* fetch or pack"),
-        ("no json", "is no index of shards"),
+        ("gone", "00001.tar is listed in index.json but missing"),
+        ("cut off", "00001.tar has 3,000 bytes, but index.json lists .* fetch or pack"),
+        ("no json", "is not a valid shard index"),
         ("label", "label 7 of image 0 is out of range"),
         ("version", "version 99, this Vitreous reads up to 1"),
-        ("lengths", "not equally many"),
-        ("lacking", "is no index of shards"),
+        ("lengths", "differ in length"),
+        ("lacking", "is not a valid shard index"),
     ],
 )
 def test_damage_is_named(tmp_path, kind, message):
@@ -202,10 +202,10 @@ def test_tars_of_webdataset(tmp_path):
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"a.png": b""}, "a.png has no label; expected a.cls beside it"),
-        ({"a.png": b"", "a.cls": b"cat"}, "a.cls holds 'cat', not the number of a class"),
-        ({"a.png": b"", "a.cls": b"-1"}, "labels count from 0"),
-        ({"a.txt": b""}, "hold no images with labels"),
+        ({"a.png": b""}, "a.png has no label; expected a member a.cls"),
+        ({"a.png": b"", "a.cls": b"cat"}, "a.cls holds 'cat', not a class index"),
+        ({"a.png": b"", "a.cls": b"-1"}, "labels must be from 0"),
+        ({"a.txt": b""}, "hold no labeled images"),
     ],
 )
 def test_tars_that_are_no_data(tmp_path, members, message):
@@ -216,5 +216,5 @@ def test_tars_that_are_no_data(tmp_path, members, message):
 
 def test_a_tar_that_is_none(tmp_path):
     (tmp_path / "x.tar").write_bytes(b"no tar" * 500)
-    with pytest.raises(ValueError, match="is no plain tar file, or damaged"):
+    with pytest.raises(ValueError, match="is not an uncompressed tar file, or is damaged"):
         open_data(tmp_path)

@@ -12,7 +12,7 @@ from vitreous.data.folder import PathDataset
 from vitreous.data.memory import decode_into_memory, estimate_memory, unreadable_message
 from vitreous.data.shapes import Shapes
 from vitreous.data.sources import open_data
-from vitreous.data.splits import held_out
+from vitreous.data.splits import hold_out_mask
 from vitreous.samples import MultiLabels
 
 
@@ -26,17 +26,17 @@ def classes_of(counts):
 )
 def test_holding_out_keeps_every_class_in_training(counts, share, seed):
     data = classes_of(counts)
-    held = held_out(data, share, seed)
+    held = hold_out_mask(data, share, seed)
     kept = class_vectors(data, np.flatnonzero(~held)).sum(0)
     assert (kept >= 1).all()
     expected = [min(max(1, round(share * count)), count - 1) for count in counts]
     assert class_vectors(data, np.flatnonzero(held)).sum(0).tolist() == expected
-    assert np.array_equal(held, held_out(data, share, seed))
+    assert np.array_equal(held, hold_out_mask(data, share, seed))
 
 
 def test_another_seed_holds_out_others():
     data = classes_of([100, 100])
-    assert not np.array_equal(held_out(data, 0.1, 0), held_out(data, 0.1, 1))
+    assert not np.array_equal(hold_out_mask(data, 0.1, 0), hold_out_mask(data, 0.1, 1))
 
 
 @given(
@@ -46,7 +46,7 @@ def test_another_seed_holds_out_others():
 def test_several_labels_are_held_out_fairly_too(rows, share):
     targets = np.array(rows, dtype=np.float32)
     data = Arrays(np.zeros((len(rows), 1, 1, 1), np.uint8), MultiLabels(torch.from_numpy(targets)), "abcd")
-    held = held_out(data, share, 0)
+    held = hold_out_mask(data, share, 0)
     assert np.array_equal((targets[~held] == 1).any(0), (targets == 1).any(0))
 
 
@@ -54,7 +54,7 @@ def test_rare_labels_reach_validation():
     targets = np.zeros((1000, 2), dtype=np.float32)
     targets[:, 0], targets[:10, 1] = 1, 1
     data = Arrays(np.zeros((1000, 1, 1, 1), np.uint8), MultiLabels(torch.from_numpy(targets)), "ab")
-    assert class_vectors(data, np.flatnonzero(held_out(data, 0.1, 0))).sum(0).tolist() == [100, 1]
+    assert class_vectors(data, np.flatnonzero(hold_out_mask(data, 0.1, 0))).sum(0).tolist() == [100, 1]
 
 
 def test_shapes_have_splits_of_their_own():

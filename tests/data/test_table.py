@@ -48,7 +48,7 @@ def test_labels(write, text, target, classes, targets, encoding):
 
 
 def test_columns_that_are_no_labels_are_named(write):
-    assert open_table(write(rows("path,age,sick 0.png,33,1 1.png,44,0"))).notes == ("these columns are no labels: age",)
+    assert open_table(write(rows("path,age,sick 0.png,33,1 1.png,44,0"))).notes == ("these columns are not labels: age",)
 
 
 def test_splits(write):
@@ -68,19 +68,19 @@ def test_missing_files_are_counted_and_three_of_them_named(write):
 ERRORS = [
     ("", "is empty"),
     ("path,label", "has a header but no rows"),
-    ("photo,label 0.png,a", "has no column of paths: call it path, image, file or filename .*photo, label"),
+    ("photo,label 0.png,a", "has no path column: name it path, image, file or filename .*photo, label"),
     ("path,kind 0.png,a", "has no labels: expected a column label"),
-    ("path,label x.png,a y.png,b", "none of the 2 files that .* such as .*x.png"),
+    ("path,label x.png,a y.png,b", "none of the 2 files listed .* e.g. .*x.png"),
     ("path,label 0.png,a 1.png,a", "only one class, 'a'"),
-    ("path,label 0.png,a 1.png,", "line 3: there is no label"),
+    ("path,label 0.png,a 1.png,", "line 3: the label is empty"),
     ("path,label 0.png,a 1.png", "line 3: the header has 2 cells, this line 1"),
-    ("path,path,label 0.png,1.png,a", "several columns of one name: path"),
-    ("path,x,y 0.png,1,0 1.png,0,1 2.png,0,0 3.png,1,2", "line 5: '2' under 'y' is neither 1 nor 0"),
-    ("path,labels 0.png, 1.png,", "holds no label at all"),
-    ("path,label,split 0.png,a,train 1.png,b,dev", "line 3: 'dev' is no split"),
-    ("path,label,split 0.png,a,val 1.png,b,val", "no row .* says train"),
-    ("path,label,split 0.png,a,train 1.png,b,train 2.png,c,val", "of the valid split are not in train: c"),
-    ('path,label 0.png,"a', "no valid CSV"),
+    ("path,path,label 0.png,1.png,a", "has duplicate column names: path"),
+    ("path,x,y 0.png,1,0 1.png,0,1 2.png,0,0 3.png,1,2", "line 5: '2' in column 'y' is neither 1, 0 nor unknown"),
+    ("path,labels 0.png, 1.png,", "holds no labels"),
+    ("path,label,split 0.png,a,train 1.png,b,dev", "line 3: 'dev' is not a split"),
+    ("path,label,split 0.png,a,val 1.png,b,val", "no row .* is train"),
+    ("path,label,split 0.png,a,train 1.png,b,train 2.png,c,val", "of the valid split are missing from train: c"),
+    ('path,label 0.png,"a', "not a valid CSV"),
 ]
 
 
@@ -91,5 +91,5 @@ def test_mistakes_are_named(write, text, message):
 
 
 def test_other_encodings_are_refused(write):
-    with pytest.raises(ValueError, match="no text in UTF-8"):
+    with pytest.raises(ValueError, match="is not UTF-8 text"):
         open_table(write("path,label\n0.png,bär\n", "latin1"))

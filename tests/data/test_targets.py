@@ -128,7 +128,7 @@ def test_several_views_of_a_scene_come_together():
     (_, found), *_ = EvaluationLoader(Scenes(Classes, num_views=2), SMALL)
     view = found.views[0]
     np.testing.assert_allclose(found.inputs.cameras[0, 0].numpy(), view.matrix @ np.eye(3, 4), rtol=1e-6)
-    with pytest.raises(ValueError, match="the views of one scene belong together"):
+    with pytest.raises(ValueError, match="multi-view scenes cannot be augmented"):
         Loader(Scenes(Classes, num_views=2), SMALL, Augment(), batch_size=3)
 
 
@@ -165,28 +165,28 @@ def test_geometric_operations_move_masks_and_boxes():
 
 
 def test_mixing_refuses_what_cannot_be_blended():
-    with pytest.raises(ValueError, match="MixUp and CutMix blend class targets, the data has a mask per image"):
+    with pytest.raises(ValueError, match="MixUp and CutMix need class targets, the data has a mask per image"):
         Loader(ShapesDataset(Shapes(12, (32, 32)), target=Masks), SMALL, Augment(cutmix=1.0), batch_size=3)
 
 
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        (Masks(torch.zeros(2, 9, 8, dtype=torch.uint8)), "a mask of 9×8 pixels belongs to an image of 8×8"),
+        (Masks(torch.zeros(2, 9, 8, dtype=torch.uint8)), "got 9×8 pixels for an image of 8×8"),
         (
             Masks(torch.full((2, 8, 8), 3, dtype=torch.uint8)),
-            "a mask holds the value 3, which is no class: there are 3",
+            "a mask holds the value 3, but there are 3 classes",
         ),
         (
             Boxes((torch.tensor([[1.0, 1.0, 9.0, 4.0]]),) * 2, (torch.zeros(1, dtype=torch.int64),) * 2),
-            r"the box \[1.0, 1.0, 9.0, 4.0\] .* leaves its image of 8×8 pixels",
+            r"the box \[1.0, 1.0, 9.0, 4.0\] .* exceeds its image of 8×8 pixels",
         ),
         (
             Boxes((torch.tensor([[1.0, 1.0, 3.0, 4.0]]),) * 2, (torch.full((1,), 3),) * 2),
             "a box has a class outside 0 to 2",
         ),
-        (Classes(torch.zeros(2, 5)), r"need targets of shape \(2, 3\), got \(2, 5\)"),
-        (Classes(torch.zeros(3, 3)), "2 images, but targets for 3"),
+        (Classes(torch.zeros(2, 5)), r"need targets of shape \(2, 3\), got shape \(2, 5\)"),
+        (Classes(torch.zeros(3, 3)), "got 3 targets for 2 images"),
     ],
 )
 def test_targets_that_do_not_fit_are_refused(targets, message):

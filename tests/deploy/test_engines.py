@@ -130,5 +130,5 @@ def test_a_file_without_a_task_holds_a_classifier(several_labels, images):
 def test_a_task_of_a_newer_version_is_named(several_labels, images):
     newer = with_spec(several_labels, lambda spec: spec.update(task="depth"))
     assert vt.load(newer).spec.task == "depth", "its features can still be used"
-    with pytest.raises(ValueError, match="for the task 'depth', which this version of Vitreous does not know"):
+    with pytest.raises(ValueError, match="for the task 'depth', which this version of Vitreous does not support"):
         vt.Predictor(newer)(images[0])

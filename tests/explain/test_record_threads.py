@@ -70,9 +70,9 @@ def record_alone(model, images, **options):
 def assert_same_trace(found, expected):
     assert list(found) == list(expected)
     for name in expected:
-        assert found[name].kept.keys() == expected[name].kept.keys()
-        for what, tensor in expected[name].kept.items():
-            assert torch.equal(found[name].kept[what], tensor), (name, what)
+        assert found[name].tensors.keys() == expected[name].tensors.keys()
+        for what, tensor in expected[name].tensors.items():
+            assert torch.equal(found[name].tensors[what], tensor), (name, what)
     for kept in ("stream", "norms"):
         assert all(torch.equal(getattr(found, kept)[name], x) for name, x in getattr(expected, kept).items())
     assert torch.equal(found.images, expected.images)

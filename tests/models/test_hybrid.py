@@ -105,7 +105,7 @@ def test_weights_for_384_pixels_fit_models_of_224():
         ({"stem": "conv"}, "the stem of a hybrid is its ResNet, got stem='conv'; set stem_depths instead"),
         ({"stem_depths": (1, 1, 1, 1, 1)}, "stem_depths must have at most 4 numbers"),
         ({"stem_depths": (1, 0)}, "each of stem_depths must be at least 1, got 0"),
-        ({"stem_depths": 3}, "stem_depths must be several values in a row, got 3"),
+        ({"stem_depths": 3}, "stem_depths must be a sequence of values, got 3"),
         ({"patch_size": 12}, r"patch_size \(12, 12\) must be a multiple of the ResNet's stride, 8 with"),
     ],
 )

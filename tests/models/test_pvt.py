@@ -166,7 +166,7 @@ def test_initialization_of_the_paper():
         ({"depths": (2, 2)}, r"depths must have 4 numbers, one per stage; got \(2, 2\)"),
         ({"mlp_ratios": (4,)}, r"mlp_ratios must have 4 numbers, one per stage; got \(4.0,\)"),
         ({"num_heads": (1, 2, 3, 8)}, "multiple of num_heads, got dim=320, num_heads=3"),
-        ({"num_heads": 8}, "num_heads must be several values in a row, got 8"),
+        ({"num_heads": 8}, "num_heads must be a sequence of values, got 8"),
     ],
 )
 def test_invalid_options_raise_one_line_errors(options, message):

@@ -171,8 +171,8 @@ def test_a_saved_config_is_read_back(tmp_path):
     ("options", "message"),
     [
         ({"depths": (2, 2, 2)}, r"depths must have 4 numbers, one per stage; got \(2, 2, 2\)"),
-        ({"depths": 8}, "depths must be several values in a row, got 8"),
-        ({"depths": "2222"}, "depths must be several values in a row, got '2222'"),
+        ({"depths": 8}, "depths must be a sequence of values, got 8"),
+        ({"depths": "2222"}, "depths must be a sequence of values, got '2222'"),
         ({"depths": (2, 2, 0, 2)}, "each of depths must be at least 1, got 0"),
         ({"depths": (2, 2, 2.5, 2)}, "each of depths must be a whole number, got 2.5"),
         ({"depths": (2, 2, 10**9, 2)}, "at most 1024 blocks in all, got 1000000006"),

@@ -157,6 +157,6 @@ def test_without_weight_there_is_no_teacher():
 
 
 def test_a_student_is_decoded_as_a_classifier():
-    assert Distill.meaning == "classify"
+    assert Distill.output_task == "classify"
     outputs = {"class": torch.randn(2, 10), "distill": torch.randn(2, 10)}
     assert Distill.decode(outputs, Spec()) == Classify.decode(outputs, Spec())

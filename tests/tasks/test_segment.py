@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitreous.samples import IGNORED, Batch, Classes, Inputs, Masks
 from vitreous.tasks.meter import Metric
-from vitreous.tasks.predictions import Detections, Segmentation
+from vitreous.tasks.predictions import Detections, Segmentation, class_color
 from vitreous.tasks.segment import PixelMeter, Segment, pixel_cross_entropy
 
 CLASSES = ("background", "disk", "star", "ring")

@@ -186,7 +186,7 @@ def test_two_processes_follow_the_same_curve(run, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"augment": Augment(mixup=0.5)}, "MixUp and CutMix blend class targets, the data has a mask per image"),
+        ({"augment": Augment(mixup=0.5)}, "MixUp and CutMix need class targets, the data has a mask per image"),
         ({"data": DataConfig("digits")}, "digits has one class per image, the task needs a mask per image"),
     ],
 )

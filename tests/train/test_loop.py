@@ -83,7 +83,7 @@ def test_gradient_accumulation_equals_the_full_batch(tmp_path):
 
 def test_micro_batches_must_divide_the_batch(tmp_path):
     recipe = with_training(batch_size=64, accumulate=16)
-    with pytest.raises(ValueError, match="cannot be split into 16 equal micro-batches"):
+    with pytest.raises(ValueError, match="cannot be split into 16 equal parts"):
         train(replace(recipe, data=replace(recipe.data, limit=40)), tmp_path)
 
 
@@ -189,8 +189,8 @@ def test_an_unknown_device_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lr": 0.1}, r"TrainConfig has no option 'lr' any more; write optimizer=AdamW\(lr=…\)"),
-        ({"optimiser": "muon"}, "has no option 'optimiser' any more; write optimizer='muon'"),
+        ({"lr": 0.1}, r"TrainConfig no longer has an option 'lr'; use optimizer=AdamW\(lr=…\)"),
+        ({"optimiser": "muon"}, "no longer has an option 'optimiser'; use optimizer='muon'"),
         ({"batchsize": 8}, "TrainConfig has no option 'batchsize'; did you mean 'batch_size'?"),
         ({"epochs": 0}, "epochs must be positive, got 0"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
