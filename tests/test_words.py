@@ -32,7 +32,7 @@ WORDS = {
 }
 #: Lines that quote others, name what was renamed, or spell a library's own name.
 QUOTES = re.compile(
-    r"[“”]|_RENAMED|[Dd]eprecated|optimiser\"|--train\.optimiser|vt\.portrait|CONV_SEAM|tests/test_words"
+    r"[“”]|_RENAMED|[Dd]eprecated|optimiser\"|TrainConfig\(optimiser|--train\.optimiser|vt\.portrait|CONV_SEAM|tests/test_words"
 )
 
 

@@ -168,7 +168,9 @@ def test_what_changes_from_time_to_time_is_noticed():
     (data,) = adapt(Cropped(label))
     assert data.random_images
     assert "its images differ each time they are read" in data.notes[0]
-    with pytest.raises(ValueError, match="differ each time they are read, so images and a mask per image would not match"):
+    with pytest.raises(
+        ValueError, match="differ each time they are read, so images and a mask"
+    ):
         adapt(Cropped(lambda i: np.zeros((8, 20), np.uint8)))
     (fixed,) = adapt(Own(label))
     assert not fixed.random_images
@@ -205,7 +207,10 @@ def noise(index):
         (Own(lambda i: [1, 0, 0][: 2 + i % 2]), "equally long"),
         (Own(lambda i: [0.2, 0.2]), "a target vector must hold 0 and 1"),
         (Own(lambda i: np.zeros((16, 20))), "a mask holds integer class indices, got float64"),
-        (Own(lambda i: np.full((16, 20), 300)), "from 0 to 254, and 255 for ignored pixels; got values from 300 to 300"),
+        (
+            Own(lambda i: np.full((16, 20), 300)),
+            "255 for ignored pixels; got values from 300 to 300",
+        ),
         (Own(lambda i: Image.new("RGB", (20, 16))), "one class index per pixel, got an image of 3 channels"),
         (Own(lambda i: {"bbox": [1, 2, 3, 4]}), r"a dict must have boxes and labels, got bbox"),
         (Own(lambda i: {"boxes": torch.zeros(2, 4), "labels": [1]}), "2 boxes, but 1 labels"),

@@ -42,33 +42,33 @@ def shard(**changes):
 
 
 INDICES = [
-    (shard(offsets=[1e30] * 6), "a place in 00000.tar is no whole number"),
-    (shard(offsets=[10**30] * 6), "an image lies outside of 00000.tar"),
-    (shard(offsets=[-1] * 6), "an image lies outside of 00000.tar"),
-    (shard(sizes=[-5] * 6), "an image lies outside of 00000.tar"),
-    (shard(sizes=["1"] * 6), "is no whole number"),
-    (shard(sizes={"a": 1}), "are no list"),
-    (shard(offsets=None), "are no list"),
-    (shard(size=True), "is no whole number"),
-    (shard(size=10**40, offsets=[10**30] * 6), "lies outside"),
+    (shard(offsets=[1e30] * 6), "an offset or size in 00000.tar is not an integer"),
+    (shard(offsets=[10**30] * 6), "the byte range of an image exceeds 00000.tar"),
+    (shard(offsets=[-1] * 6), "the byte range of an image exceeds 00000.tar"),
+    (shard(sizes=[-5] * 6), "the byte range of an image exceeds 00000.tar"),
+    (shard(sizes=["1"] * 6), "is not an integer"),
+    (shard(sizes={"a": 1}), "must be lists"),
+    (shard(offsets=None), "must be lists"),
+    (shard(size=True), "is not an integer"),
+    (shard(size=10**40, offsets=[10**30] * 6), "byte range of an image exceeds"),
     (shard(name="../../etc/passwd"), "is no file's name"),
     (shard(name=["a"]), "is no file's name"),
     (shard(more=1), "a shard has other fields"),
-    (shard(targets=["a"] * 6), "neither a class number nor a row of 2 numbers"),
-    (shard(targets=[[1]] * 6), "neither a class number nor a row of 2 numbers"),
-    (shard(targets=[[[1], 2]] * 6), "neither a class number nor a row of 2 numbers"),
-    (shard(targets=[[10**400, 0]] * 6), "neither a class number nor a row of 2 numbers"),
-    (shard(targets=[[float("inf"), 0]] * 6), "neither a class number nor a row of 2 numbers"),
-    (shard(targets=[2**80] * 6), "a class number of 00000.tar is out of range"),
-    (shard(targets=[True] * 6), "neither a class number"),
+    (shard(targets=["a"] * 6), "neither a class index nor a vector of 2 numbers"),
+    (shard(targets=[[1]] * 6), "neither a class index nor a vector of 2 numbers"),
+    (shard(targets=[[[1], 2]] * 6), "neither a class index nor a vector of 2 numbers"),
+    (shard(targets=[[10**400, 0]] * 6), "neither a class index nor a vector of 2 numbers"),
+    (shard(targets=[[float("inf"), 0]] * 6), "neither a class index nor a vector of 2 numbers"),
+    (shard(targets=[2**80] * 6), "a class index of 00000.tar is out of range"),
+    (shard(targets=[True] * 6), "neither a class index"),
     (lambda index: index.update(shards=[]), "it lists no images"),
     (shard(offsets=[], sizes=[], targets=[]), "it lists no images"),
     (lambda index: index.update(shards=[[]]), "a shard has other fields"),
     (lambda index: index.update(shards="x"), "has no list of shards"),
-    (lambda index: index.update(classes="ab"), "its classes are no list of names"),
-    (lambda index: index.update(classes=[1, None]), "its classes are no list of names"),
+    (lambda index: index.update(classes="ab"), "its classes are not a list of names"),
+    (lambda index: index.update(classes=[1, None]), "its classes are not a list of names"),
     (lambda index: index.update(version=1e400), "has no version"),
-    (lambda index: index.update(multi_label="no"), "several labels"),
+    (lambda index: index.update(multi_label="no"), "its multi_label is not a boolean"),
 ]
 
 
@@ -85,7 +85,7 @@ def test_odd_indices(packed, change, message):
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, "null", "[]", "1" * 10_000, "\udcff", "", "{}"])
 def test_indices_that_are_none(packed, text):
     (packed / "index.json").write_text(text, errors="surrogateescape")
-    with pytest.raises(ValueError, match="is no index of shards") as caught:
+    with pytest.raises(ValueError, match="is not a valid shard index") as caught:
         read_index(packed)
     one_line(caught)
 
@@ -101,11 +101,11 @@ def write_tar(path, *members):
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        (b"1000000000000", "hold the label 1000000000000; labels count from 0, up to 999,999"),
-        (b"9" * 90, "labels count from 0, up to 999,999"),
-        (b"--5", "holds '--5', not the number of a class"),
-        (b"\xff\xfe", "not the number of a class"),
-        (b"", "not the number of a class"),
+        (b"1000000000000", "hold the label 1000000000000; labels must be from 0 to 999,999"),
+        (b"9" * 90, "labels must be from 0 to 999,999"),
+        (b"--5", "holds '--5', not a class index"),
+        (b"\xff\xfe", "not a class index"),
+        (b"", "not a class index"),
     ],
 )
 def test_odd_labels_of_tars(tmp_path, label, message):
@@ -134,7 +134,7 @@ CIFAR_LABELS = [[2**80], [-(2**80)], [1.5], ["1"], [None], [[1]], [True], [10], 
 
 @pytest.mark.parametrize("labels", CIFAR_LABELS)
 def test_odd_labels_of_cifar(tmp_path, labels):
-    with pytest.raises(ValueError, match=r"batch: .*(is no class number from 0 to 9|is out of range)") as caught:
+    with pytest.raises(ValueError, match=r"batch: .*(is not a class index from 0 to 9|is out of range)") as caught:
         class_indices(labels, 10, tmp_path / "batch")
     one_line(caught)
 
@@ -165,7 +165,7 @@ def test_odd_arrays_of_cifar(tmp_path, data):
 def test_a_pickle_that_would_fill_memory_with_its_table(tmp_path):
     """LONG_BINPUT with 2³¹: Python would make room for as many objects, 34 GB."""
     (tmp_path / "batch").write_bytes(b"\x80\x02}r" + struct.pack("<I", 2**31) + b".")
-    with pytest.raises(ValueError, match="it numbers an object 2,147,483,648"):
+    with pytest.raises(ValueError, match="it has the memo index 2,147,483,648"):
         read_pickle(tmp_path / "batch")
 
 
@@ -183,18 +183,18 @@ def listed(tmp_path):
 
 GOOD = "path,label\n0.png,a\n1.png,b\n"
 TABLES = [
-    (GOOD.encode("utf-16"), "is no text in UTF-8 but UTF-16; save it"),
+    (GOOD.encode("utf-16"), "is not UTF-8 text but UTF-16; save it"),
     (GOOD.encode("utf-16-le"), "holds null bytes"),
     (b"path,label\n0.png,a\0\n", "holds null bytes"),
     ("path,label\n0.png,bär\n".encode("cp1252"), "perhaps in Windows-1252 or Latin-1; save it"),
     (b"path,label\n0.png," + b"a" * 3_000_000, "a line of more than 1,048,576 characters"),
-    (b'path,label\n0.png,"' + b"a\n" * 200_000, "no valid CSV"),
+    (b'path,label\n0.png,"' + b"a\n" * 200_000, "not a valid CSV"),
     (b"x" * 3_000_000, "a line of more than"),
     (b"\xef\xbb\xbf", "is empty"),
     (b"\n\n  \n", "is empty"),
     (b"path,label\n", "has a header but no rows"),
-    (b"path,path,path\n0.png,1.png,a\n", "several columns of one name: path"),
-    (",".join(["c"] * 100_000).encode() + b"\n", "several columns of one name: c"),
+    (b"path,path,path\n0.png,1.png,a\n", "has duplicate column names: path"),
+    (",".join(["c"] * 100_000).encode() + b"\n", "has duplicate column names: c"),
 ]
 
 

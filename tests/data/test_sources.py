@@ -86,7 +86,7 @@ def test_what_is_held_out_is_said():
     [
         ("shaeps", {}, r"there is no 'shaeps' \(did you mean 'shapes'\?\); data is one of: 'shapes'; 'digits'; CIFAR"),
         ("no/such/place", {}, "there is no 'no/such/place'; data is one of"),
-        (__file__, {}, "is no data that is known here"),
+        (__file__, {}, "cannot recognize the data format of"),
         ("digits", {"valid_share": 1}, r"valid_share must lie in \[0, 1\), got 1"),
         ("shapes", {"image_size": (0, 3)}, "image_size must be a positive int"),
     ],

@@ -48,7 +48,9 @@ def test_labels(write, text, target, classes, targets, encoding):
 
 
 def test_columns_that_are_no_labels_are_named(write):
-    assert open_table(write(rows("path,age,sick 0.png,33,1 1.png,44,0"))).notes == ("these columns are not labels: age",)
+    assert open_table(write(rows("path,age,sick 0.png,33,1 1.png,44,0"))).notes == (
+        "these columns are not labels: age",
+    )
 
 
 def test_splits(write):

@@ -66,7 +66,7 @@ def test_values_of_wrong_type_are_errors(kind, name):
     ("make", "message"),
     [
         (lambda: vt.TrainConfig(optimizer="adam"), "got 'adam'; did you mean 'adamw'?"),
-        (lambda: vt.TrainConfig(**{"optimiser": "adam"}), "use optimizer="),
+        (lambda: vt.TrainConfig(optimiser="adam"), "use optimizer="),
         (lambda: vt.TrainConfig(optimizer="AdamW"), "did you mean 'adamw'?"),
         (lambda: vt.TrainConfig(optimizer=3), "must be an optimizer's name or options, got 3; known: adamw, muon, sgd"),
         (lambda: vt.TrainConfig(schedule="cosin"), "did you mean 'cosine'?"),
