@@ -168,9 +168,7 @@ def test_what_changes_from_time_to_time_is_noticed():
     (data,) = adapt(Cropped(label))
     assert data.random_images
     assert "its images differ each time they are read" in data.notes[0]
-    with pytest.raises(
-        ValueError, match="differ each time they are read, so images and a mask"
-    ):
+    with pytest.raises(ValueError, match="differ each time they are read, so images and a mask"):
         adapt(Cropped(lambda i: np.zeros((8, 20), np.uint8)))
     (fixed,) = adapt(Own(label))
     assert not fixed.random_images
