@@ -1,6 +1,7 @@
-"""MkDocs hooks: a page for every source file that a page links to, formulas as MathML, and fences around doctests."""
+"""MkDocs hooks: pages of notebooks and of linked source files, formulas as MathML, and fences around doctests."""
 
 import html
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -16,6 +17,27 @@ UNLISTED = "---\nsearch:\n  exclude: true\n---\n"
 MATH = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
 
+def notebook_page(path: Path) -> str:
+    """Convert an executed notebook into Markdown, with its outputs."""
+    parts = []
+    for cell in json.loads(path.read_text())["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"~~~python\n{source}\n~~~")
+        parts += map(output_page, cell.get("outputs", ()))
+    return "\n\n".join(parts) + "\n"
+
+
+def output_page(output: dict[str, Any]) -> str:
+    data = {kind: "".join(content) for kind, content in output.get("data", {}).items()}
+    for kind in ("image/png", "image/jpeg"):
+        if kind in data:
+            return f'<img src="data:{kind};base64,{data[kind].strip()}" alt="output of the cell above">'
+    if "<img" in data.get("text/html", ""):
+        return data["text/html"]
+    text = data.get("text/plain", "".join(output.get("text", ())))
+    return "~~~text\n" + re.sub(r"\x1b\[[0-9;]*m", "", text).rstrip() + "\n~~~" if text.strip() else ""
+
+
 def outside(uri: str, target: str) -> str:
     """Return the repository path of a link that leaves docs/ for a file, or an empty string."""
     path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(uri), target))
@@ -23,6 +45,8 @@ def outside(uri: str, target: str) -> str:
 
 
 def on_files(files: Any, config: Any) -> Any:
+    for notebook in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=notebook_page(notebook)))
     linked = {
         outside(page.src_uri, to) for page in files.documentation_pages() for to in LINK.findall(page.content_string)
     }
@@ -35,6 +59,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     up, uri = "../" * page.file.src_uri.count("/"), page.file.src_uri
+    markdown = re.sub(r"(?<=\]\()((?:\.\./)*notebooks/\w+)\.ipynb(?=\))", r"\1.md", markdown)
     return LINK.sub(lambda link: f"{up}source/{path}.md" if (path := outside(uri, link[1])) else link[1], markdown)
 
 

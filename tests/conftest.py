@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.weights.hub import hub  # noqa: F401
 from vitreous.layers.mixers import MIXERS
 
 for mixer in MIXERS.values():

@@ -3,6 +3,7 @@
 import contextlib
 import re
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +29,8 @@ def fill(folder):
     labels = ["1,0,", "0,1,1", "1,0,0", "0,1,0", "1,1,1", "0,0,0"]  # one is unknown
     rows = [f"animals/{name}/{index}.jpg,{row}" for name in ("cat", "dog") for index, row in enumerate(labels)]
     (folder / "pets.csv").write_text("\n".join(["path,cat,dog,indoors", *rows]))
+    (folder / "docs").mkdir()
+    (folder / "docs" / "images").symlink_to(Path(__file__).resolve().parents[1] / "docs" / "images")
     state = timm.create_model("deit_tiny_patch16_224").state_dict()
     safetensors.torch.save_file(state, folder / "deit_tiny_patch16_224.safetensors")
 

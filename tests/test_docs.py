@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,14 +30,20 @@ def cases(kind):
 
 
 @pytest.fixture(scope="module")
-def run_earlier(elsewhere):  # noqa: F811
-    """Run the blocks of a page up to one of them, each once, since later ones use the files of earlier ones."""
+def run_earlier(elsewhere, tmp_path_factory):  # noqa: F811
+    """Run the blocks of a page up to one of them, each once, since later ones use the files of earlier ones.
+
+    Every page has a folder of its own, in which its Python and its console blocks have one each.
+    """
     done = set()
 
     def run(kind, page, index, run_block):
+        folder = tmp_path_factory.getbasetemp() / "pages" / page / kind
+        if not folder.exists():
+            shutil.copytree(elsewhere, folder)
         for number, block in enumerate(blocks(kind, PAGES[page])[: index + 1]):
             if (kind, page, number) not in done:
-                run_block(block, elsewhere)
+                run_block(block, folder)
                 done.add((kind, page, number))
 
     return run
@@ -87,7 +94,8 @@ def test_files_that_are_named_exist(page):
 
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
-    assert sorted(re.findall(r"(\S+\.md)$", navigation, re.MULTILINE)) == sorted(PAGES)
+    notebooks = [f"notebooks/{path.stem}.md" for path in (DOCS / "notebooks").glob("*.ipynb")]
+    assert sorted(re.findall(r"(\S+\.md)$", navigation, re.MULTILINE)) == sorted([*PAGES, *notebooks])
 
 
 def test_every_public_name_has_one_entry_in_the_reference():

@@ -4,7 +4,12 @@ import base64
 import hashlib
 import json
 import re
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import safetensors.torch
+from huggingface_hub import constants
 
 COMMIT = "0" * 40
 
@@ -84,6 +89,29 @@ class Handler(BaseHTTPRequestHandler):
         return self.reply(404, {"error": path})
 
     do_HEAD = do_GET
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A hub that this process uses in place of the public one, with an empty cache."""
+    server = Hub()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.url)
+    monkeypatch.setattr(constants, "ENDPOINT", server.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def serve_deit_tiny(server):
+    """Publish random weights under the name of DeiT-Tiny's."""
+    import timm
+
+    state = timm.create_model("deit_tiny_patch16_224").state_dict()
+    server.repositories["timm/deit_tiny_patch16_224.fb_in1k"] = {"model.safetensors": safetensors.torch.save(state)}
 
 
 def digest(content):

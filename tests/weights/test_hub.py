@@ -2,30 +2,13 @@
 
 import json
 import re
-import threading
 
 import pytest
 import torch
-from huggingface_hub import constants
 
 import vitreous as vt
-from tests.weights.hub import Hub
 from vitreous.cli import main
 from vitreous.weights import publish
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    server = Hub()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.url)
-    monkeypatch.setattr(constants, "ENDPOINT", server.url)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 @pytest.fixture

@@ -24,11 +24,11 @@ ON_PAGE = {BLUE: "rgb(var(--blue))", ORANGE: "rgb(var(--orange))", INK: "current
 
 
 def as_html(figure: Figure, alt: str) -> str:
-    """Render a figure as a PNG on white, for notebooks."""
+    """Render a figure as an image on white, for notebooks."""
     buffer = io.BytesIO()
     with ignore_missing_glyphs():
         figure.savefig(buffer, format="png", facecolor="white")
-    return image_tag("png", buffer.getvalue(), alt)
+    return image_tag(smaller_data_uri(buffer.getvalue()), alt)
 
 
 def inline_svg(figure: Figure, name: str, alt: str) -> str:
@@ -36,7 +36,8 @@ def inline_svg(figure: Figure, name: str, alt: str) -> str:
     figure.set_facecolor("none")
     with ignore_missing_glyphs():
         svg = as_svg(figure, name)
-    svg = re.sub(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)", lambda match: smaller_data_uri(match[1]), svg)
+    embedded = r"data:image/png;base64,([A-Za-z0-9+/=\s]+)"
+    svg = re.sub(embedded, lambda match: smaller_data_uri(base64.b64decode(match[1])), svg)
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)
 
 
@@ -62,23 +63,22 @@ def ignore_missing_glyphs() -> Iterator[None]:
         yield
 
 
-def smaller_data_uri(png: str) -> str:
+def smaller_data_uri(png: bytes) -> str:
     """The data URI of a PNG, or of the same image as WebP where that is smaller, as for photographs."""
-    content = base64.b64decode(png)
     buffer = io.BytesIO()
-    Image.open(io.BytesIO(content)).save(buffer, "WEBP", quality=85)
-    return data_uri("webp", buffer.getvalue()) if len(buffer.getvalue()) < len(content) else data_uri("png", content)
+    Image.open(io.BytesIO(png)).save(buffer, "WEBP", quality=85)
+    return data_uri("webp", buffer.getvalue()) if len(buffer.getvalue()) < len(png) else data_uri("png", png)
 
 
 def pixels_tag(image: Array, alt: str) -> str:
     """An image (c, y, x) as an HTML tag, at its own resolution."""
     buffer = io.BytesIO()
     Image.fromarray(displayable(image)).save(buffer, "WEBP", quality=90)
-    return image_tag("webp", buffer.getvalue(), alt)
+    return image_tag(data_uri("webp", buffer.getvalue()), alt)
 
 
-def image_tag(kind: str, content: bytes, alt: str) -> str:
-    return f'<img src="{data_uri(kind, content)}" alt="{escape(alt)}">'
+def image_tag(uri: str, alt: str) -> str:
+    return f'<img src="{uri}" alt="{escape(alt)}">'
 
 
 def data_uri(kind: str, content: bytes) -> str:

@@ -1,11 +1,16 @@
-"""HTML representations of traces and explanations for notebooks."""
+"""Figures of traces and explanations, and their HTML representations for notebooks."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from vitreous.draw.inline import as_html
 from vitreous.draw.maps import methods_figure, trace_figure
 from vitreous.explain.explanation import Explanation
 from vitreous.explain.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def trace_html(trace: Trace) -> str:
@@ -16,7 +21,10 @@ def trace_html(trace: Trace) -> str:
         return f"<pre>{trace}\n({reason})</pre>"
 
 
-def explanation_html(explanation: Explanation) -> str:
+def explanation_figure(explanation: Explanation) -> Figure:
     """Draw the attribution maps of every method over the image."""
-    heats = {name: one.heat for name, one in explanation.methods.items()}
-    return as_html(methods_figure(explanation.image, heats), repr(explanation))
+    return methods_figure(explanation.image, {name: one.heat for name, one in explanation.methods.items()})
+
+
+def explanation_html(explanation: Explanation) -> str:
+    return as_html(explanation_figure(explanation), repr(explanation))

@@ -11,7 +11,7 @@ import math
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -24,6 +24,9 @@ from vitreous.explain.plain_numbers import round_significant, to_json_list
 from vitreous.explain.rendering import render
 from vitreous.layers.position import Grid
 from vitreous.spec import Labels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 VERSION = 1  # of the format of to_json
 RANDOM_ORDERS = 8
@@ -113,6 +116,7 @@ class Explanation:
         explanation = vt.explain(model, "photo.jpg")
         explanation.answer.best()  # [("tabby", 0.93), …]
         explanation.trusted  # the most faithful method, if it beats random maps
+        explanation.draw().savefig("maps.png")
         explanation.save("explain.html")
     """
 
@@ -188,6 +192,11 @@ class Explanation:
             beside: Another model's explanation of the same image, shown side by side.
         """
         render("page", Path(path), [self] if beside is None else [self, beside])
+
+    def draw(self) -> Figure:
+        """Draw the attribution map of every method over the image, as a Matplotlib figure."""
+        figure: Figure = render("explanation figure", self)
+        return figure
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: the attribution maps as a figure."""

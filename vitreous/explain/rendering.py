@@ -11,6 +11,7 @@ from typing import Any
 RENDERERS = {
     "trace": "vitreous.draw.notebook:trace_html",
     "explanation": "vitreous.draw.notebook:explanation_html",
+    "explanation figure": "vitreous.draw.notebook:explanation_figure",
     "page": "vitreous.pages.explanation:write_page",
 }
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from PIL import Image
 
-from vitreous.draw.inline import image_tag
+from vitreous.draw.inline import data_uri, image_tag
 from vitreous.draw.overlay import displayable
 from vitreous.explain.explanation import Explanation
 from vitreous.files import write_atomically
@@ -92,7 +92,7 @@ class IndexEntry:
 
 def link(entry: IndexEntry) -> str:
     predictions = "".join(f'<br><span class="soft">{escape(prediction)}</span>' for prediction in entry.predictions)
-    thumbnail = image_tag("webp", entry.thumbnail, entry.title)
+    thumbnail = image_tag(data_uri("webp", entry.thumbnail), entry.title)
     caption = f"<figcaption>{escape(entry.title)}{predictions}</figcaption>"
     return f'<a href="{quote(entry.page)}"><figure>{thumbnail}{caption}</figure></a>'
 
