@@ -175,7 +175,7 @@ def test_a_trace_shows_itself(name):
     with vt.record(model) as trace, torch.no_grad():
         model(torch.randn(2, 3, 64, 96))
     html = as_html(map_figures.trace_figure(trace), "attention")
-    assert html.startswith('<img src="data:image/png;base64,')
+    assert html.startswith(('<img src="data:image/png;base64,', '<img src="data:image/webp;base64,'))
     assert 'alt="attention"' in html
 
 

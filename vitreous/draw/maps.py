@@ -130,7 +130,9 @@ def trace_figure(trace: Trace) -> Figure:
     tiles = []
     for row, image in enumerate(denormalized(trace.images[:4], trace.model.spec.preprocess)):
         tiles += [resize_to(image, size), *(colored(enlarged(images[row], size), norm) for images in chosen.values())]
-    sheet = draw_sheet(tiles, ["image", *chosen], columns=1 + len(chosen), side=0.85, cells=True)
+    titles = ["image", *chosen]
+    columns, side = (len(titles), 0.85) if len(trace.images) > 1 else (min(7, len(titles)), 1.25)
+    sheet = draw_sheet(tiles, titles, columns=columns, side=side, cells=True)
     attention_color_bar(sheet, norm)
     return sheet.figure
 
