@@ -13,47 +13,78 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from vitreous.compress.fold import Fold, fold
-    from vitreous.compress.replace_activation import ReplaceActivation
-    from vitreous.cost import Cost, cost
-    from vitreous.data.augment import Augment
-    from vitreous.data.base import ArrayDataset, Arrays, Dataset, FileDataset
-    from vitreous.data.shapes import Shapes
-    from vitreous.data.sources import open_data
-    from vitreous.data.splits import Splits
-    from vitreous.data.transforms import transforms
-    from vitreous.data.view import View
-    from vitreous.deploy.accelerate import Accelerated, accelerate
-    from vitreous.deploy.evaluate import Evaluation, evaluate
-    from vitreous.deploy.export import Exported, export
-    from vitreous.deploy.predictor import Predictor
-    from vitreous.explain.explainer import explain
-    from vitreous.explain.explanation import Explanation
-    from vitreous.explain.record import record
-    from vitreous.explain.trace import Trace
-    from vitreous.models import list_models
-    from vitreous.models.base import Backbone, Config, FeatureMap, Features, Model, ModelConfig
-    from vitreous.models.edit import Edit
-    from vitreous.models.pyramid import PyramidConfig, StageConfig
-    from vitreous.models.segmenter import SegmenterConfig
-    from vitreous.runs.recipe import DataConfig, Recipe
-    from vitreous.runs.run import train
-    from vitreous.runs.trained import TrainResult
-    from vitreous.samples import Batch, Boxes, Classes, Inputs, Masks, MultiLabels, Targets, Texts
-    from vitreous.spec import Labels, Preprocess, Spec
-    from vitreous.tasks.base import Objective, Task
-    from vitreous.tasks.classify import Classify
-    from vitreous.tasks.distill import Distill
-    from vitreous.tasks.multilabel import MultiLabel
-    from vitreous.tasks.predictions import ClassScores, Detections, LabelScores, Prediction, Segmentation
-    from vitreous.tasks.segment import Segment
-    from vitreous.train.config import TrainConfig
-    from vitreous.weights.files import save
-    from vitreous.weights.load import LoadReport, load, load_weights
-    from vitreous.weights.pretrained import create_model
-    from vitreous.weights.publish import push_to_hub
-    from vitreous.weights.published import list_weights
+if TYPE_CHECKING:  # `as` makes a name public to type checkers
+    from vitreous.compress.fold import Fold as Fold
+    from vitreous.compress.fold import fold as fold
+    from vitreous.compress.replace_activation import ReplaceActivation as ReplaceActivation
+    from vitreous.cost import Cost as Cost
+    from vitreous.cost import cost as cost
+    from vitreous.data.augment import Augment as Augment
+    from vitreous.data.base import ArrayDataset as ArrayDataset
+    from vitreous.data.base import Arrays as Arrays
+    from vitreous.data.base import Dataset as Dataset
+    from vitreous.data.base import FileDataset as FileDataset
+    from vitreous.data.shapes import Shapes as Shapes
+    from vitreous.data.sources import open_data as open_data
+    from vitreous.data.splits import Splits as Splits
+    from vitreous.data.transforms import transforms as transforms
+    from vitreous.data.view import View as View
+    from vitreous.deploy.accelerate import Accelerated as Accelerated
+    from vitreous.deploy.accelerate import accelerate as accelerate
+    from vitreous.deploy.evaluate import Evaluation as Evaluation
+    from vitreous.deploy.evaluate import evaluate as evaluate
+    from vitreous.deploy.export import Exported as Exported
+    from vitreous.deploy.export import export as export
+    from vitreous.deploy.predictor import Predictor as Predictor
+    from vitreous.explain.explainer import explain as explain
+    from vitreous.explain.explanation import Explanation as Explanation
+    from vitreous.explain.record import record as record
+    from vitreous.explain.trace import Trace as Trace
+    from vitreous.models import list_models as list_models
+    from vitreous.models.base import Backbone as Backbone
+    from vitreous.models.base import Config as Config
+    from vitreous.models.base import FeatureMap as FeatureMap
+    from vitreous.models.base import Features as Features
+    from vitreous.models.base import Model as Model
+    from vitreous.models.base import ModelConfig as ModelConfig
+    from vitreous.models.edit import Edit as Edit
+    from vitreous.models.pyramid import PyramidConfig as PyramidConfig
+    from vitreous.models.pyramid import StageConfig as StageConfig
+    from vitreous.models.segmenter import SegmenterConfig as SegmenterConfig
+    from vitreous.runs.recipe import DataConfig as DataConfig
+    from vitreous.runs.recipe import Recipe as Recipe
+    from vitreous.runs.run import train as train
+    from vitreous.runs.trained import TrainResult as TrainResult
+    from vitreous.samples import Batch as Batch
+    from vitreous.samples import Boxes as Boxes
+    from vitreous.samples import Classes as Classes
+    from vitreous.samples import Inputs as Inputs
+    from vitreous.samples import Masks as Masks
+    from vitreous.samples import MultiLabels as MultiLabels
+    from vitreous.samples import Targets as Targets
+    from vitreous.samples import Texts as Texts
+    from vitreous.spec import Labels as Labels
+    from vitreous.spec import Preprocess as Preprocess
+    from vitreous.spec import Spec as Spec
+    from vitreous.tasks.base import Objective as Objective
+    from vitreous.tasks.base import Task as Task
+    from vitreous.tasks.classify import Classify as Classify
+    from vitreous.tasks.distill import Distill as Distill
+    from vitreous.tasks.multilabel import MultiLabel as MultiLabel
+    from vitreous.tasks.predictions import ClassScores as ClassScores
+    from vitreous.tasks.predictions import Detections as Detections
+    from vitreous.tasks.predictions import LabelScores as LabelScores
+    from vitreous.tasks.predictions import Prediction as Prediction
+    from vitreous.tasks.predictions import Segmentation as Segmentation
+    from vitreous.tasks.segment import Segment as Segment
+    from vitreous.train.config import TrainConfig as TrainConfig
+    from vitreous.weights.files import save as save
+    from vitreous.weights.load import LoadReport as LoadReport
+    from vitreous.weights.load import load as load
+    from vitreous.weights.load import load_weights as load_weights
+    from vitreous.weights.pretrained import create_model as create_model
+    from vitreous.weights.publish import push_to_hub as push_to_hub
+    from vitreous.weights.published import list_weights as list_weights
 
 _HOME = {
     "Fold": "vitreous.compress.fold",
