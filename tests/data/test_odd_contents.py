@@ -67,6 +67,7 @@ INDICES = [
     (lambda index: index.update(shards="x"), "has no list of shards"),
     (lambda index: index.update(classes="ab"), "its classes are not a list of names"),
     (lambda index: index.update(classes=[1, None]), "its classes are not a list of names"),
+    (lambda index: index.update(classes=["a", "\ud800"]), "a class name is not valid Unicode"),
     (lambda index: index.update(version=1e400), "has no version"),
     (lambda index: index.update(multi_label="no"), "its multi_label is not a boolean"),
 ]

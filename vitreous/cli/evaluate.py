@@ -20,10 +20,11 @@ from vitreous.deploy.evaluate import evaluate as measure
 from vitreous.files import check_writable, write_atomically
 from vitreous.samples import Classes
 from vitreous.tasks.base import find_decoder
+from vitreous.tasks.many_classes import MANY_CLASSES
 from vitreous.tasks.meter import Metric
 from vitreous.weights.load import load
 
-MANY_CLASSES = 20
+SHOWN_CLASSES = 20
 
 
 def evaluate(
@@ -93,16 +94,17 @@ def percent(share: float) -> str:
 
 def classes_table(result: Evaluation) -> object:
     """Tabulate per-class metrics and confusions, for the classes of lowest recall if there are many."""
-    confusion, scores = result.confusion, result.per_class
-    wrong = confusion - np.diag(np.diag(confusion))
-    worst = np.argsort(scores.recall)[:MANY_CLASSES] if len(confusion) > MANY_CLASSES else range(len(confusion))
+    scores, many = result.per_class, len(result.classes) > SHOWN_CLASSES
+    worst = np.argsort(scores.recall)[:SHOWN_CLASSES] if many else range(len(result.classes))
     rows = []
     for index in worst:
-        other = int(wrong[index].argmax())
-        confused = f"{result.classes[other]} ({wrong[index, other]})" if wrong[index].any() else "–"
+        wrong = result.confused(index).copy()
+        wrong[index] = 0
+        other = int(wrong.argmax())
+        confused = f"{result.classes[other]} ({wrong[other]})" if wrong.any() else "–"
         numbers = (percent(values[index]) for values in (scores.recall, scores.precision, scores.f1))
         rows.append((result.classes[index], confused, *numbers, f"{int(scores.support[index]):,}"))
-    title = "Per-class metrics" if len(confusion) <= MANY_CLASSES else f"The {MANY_CLASSES} classes of lowest recall"
+    title = f"The {SHOWN_CLASSES} classes of lowest recall" if many else "Per-class metrics"
     return table(title, ("class", "most confused with", "recall", "precision", "F1", "images"), rows, left=2)
 
 
@@ -115,4 +117,5 @@ def as_json(result: Evaluation, one_label: bool) -> dict[str, object]:
         "unreadable": result.unreadable,
         "classes": result.classes,
     }
-    return found | {"confusion": result.confusion.tolist()} if one_label else found
+    drawable = one_label and len(result.classes) <= MANY_CLASSES
+    return found | {"confusion": result.confusion.tolist()} if drawable else found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tarfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -18,6 +19,7 @@ from vitreous.data.labels import one_hot
 from vitreous.files import CannotRead, open_file, write_atomically
 
 INDEX = "index.json"
+SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can hold half a character, which nothing can write or draw
 VERSION = 1
 Target = int | list[float | None]  # a class index or a class vector; null is an unknown label, since JSON has no NaN
 MAX_CLASSES = 10**6
@@ -90,6 +92,7 @@ def checked_index(content: Any) -> Index:
     require(type(version) is int, "it has no version")
     require(version <= VERSION, f"it has version {version}, this Vitreous reads up to {VERSION}: upgrade Vitreous")
     require(isinstance(classes, list) and types_of(classes) <= {str}, "its classes are not a list of names")
+    require(not any(map(SURROGATE.search, classes)), "a class name is not valid Unicode")
     require(isinstance(shards, list), "it has no list of shards")
     require(type(content.get("multi_label")) is bool, "its multi_label is not a boolean")
     listed = [checked_shard(entry, len(classes)) for entry in shards]

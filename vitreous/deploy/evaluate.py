@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
@@ -28,7 +29,7 @@ from vitreous.samples import Classes, Inputs, MultiLabels, Targets
 from vitreous.spec import Preprocess, Size, pair
 from vitreous.tasks.base import Task, find_decoder
 from vitreous.tasks.meter import Meter, Metric
-from vitreous.tasks.metrics import PerClass, confusion, per_class
+from vitreous.tasks.metrics import PerClass, confusion, per_class, per_class_of
 from vitreous.tasks.multilabel import MultiLabel
 from vitreous.train.measure import measure
 from vitreous.train.parallel import World
@@ -51,23 +52,44 @@ class Evaluation:
     unreadable: dict[str, str]
     meter: Meter = field(repr=False)
 
-    @property
+    @cached_property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The data behind the metrics: logits and targets, or a confusion matrix."""
+        """The data behind the metrics.
+
+        Logits and targets; for more than 5,000 classes the labels and the five best classes; for masks the confusion
+        matrix.
+        """
         return self.meter.arrays()
 
-    @property
+    @cached_property
     def confusion(self) -> NDArray[np.int64]:
         """Confusion matrix (true class, predicted class), in images, or pixels for segmentation."""
         arrays = self.arrays
         if "confusion" in arrays:
             return arrays["confusion"]
+        if "logits" not in arrays:
+            count = len(self.classes)
+            raise ValueError(
+                f"a confusion matrix of {count:,} classes would take {count**2 * 8 / 1e9:.0f} GB; use "
+                "evaluation.per_class, or evaluation.arrays with 'labels' and 'predicted'"
+            )
         return confusion(arrays["logits"], arrays["targets"].argmax(1))
 
     @property
     def per_class(self) -> PerClass:
         """Precision, recall, F1 and support of each class."""
+        arrays = self.arrays
+        if "predicted" in arrays:
+            return per_class_of(arrays["labels"], arrays["predicted"][:, 0], len(self.classes))
         return per_class(self.confusion)
+
+    def confused(self, index: int) -> NDArray[np.int64]:
+        """Count how often images (or pixels) of a class were predicted as each class."""
+        arrays = self.arrays
+        if "predicted" in arrays:
+            of_class = arrays["predicted"][arrays["labels"] == index, 0]
+            return np.bincount(of_class, minlength=len(self.classes))
+        return self.confusion[index]
 
 
 @retain_freed_memory()

@@ -4,7 +4,8 @@ config.json      the resolved recipe
 log.jsonl        one object per line: step, kind ("train" or "valid"), loss, accuracy, lr, …
 result.json      final measures, seconds, images, parameters, threads, seed, commit
 classes.json     names in the order of the logits
-predictions.npz  logits (n, k), targets (n, k); for masks the confusion matrix (k, k) of all pixels
+predictions.npz  logits (n, k), targets (n, k); labels (n,) and best classes (n, 5) where there are more than 5,000;
+                 for masks the confusion matrix (k, k) of all pixels
 mistakes.npz     images (m, c, y, x) bytes; true, predicted, probability (m,); attention (m, v, w) if the model has any
 examples.npz     for masks: images (m, c, y, x) bytes; true, predicted (m, y, x)
 """
@@ -68,9 +69,13 @@ class RunFolder:
         return [entry["step"] for entry in chosen], [entry[key] for entry in chosen]
 
 
+#: What predictions.npz may hold, depending on the task and the number of classes.
+PREDICTIONS = (("logits", "targets"), ("confusion",), ("labels", "predicted"))
+
+
 def read_run_folder(folder: Path) -> RunFolder:
     notes: list[str] = []
-    predictions = read_arrays(folder / "predictions.npz", notes, needed=(("logits", "targets"), ("confusion",)))
+    predictions = read_arrays(folder / "predictions.npz", notes, needed=PREDICTIONS)
     return RunFolder(
         config=read_json(folder / "config.json", notes, {}),
         log=read_log(folder / "log.jsonl", notes),

@@ -24,7 +24,7 @@ from vitreous.tasks.classify import Classify
 from vitreous.tasks.multilabel import MultiLabel
 from vitreous.train.config import TrainConfig
 from vitreous.train.optim import AdamW, Muon
-from vitreous.train.probe import can_probe
+from vitreous.train.probe import MAX_CLASSES, can_probe
 from vitreous.train.schedule import Cosine
 from vitreous.weights.files import read
 from vitreous.weights.published import PUBLISHED
@@ -155,7 +155,7 @@ def choose_training(number: int, pretrained: bool, config: Config, choices: list
         lr = 5e-4 * batch / 128
         choices.append(ChosenSetting("rate", f"{lr:.1e}, layer decay 0.75", "early layers need the smallest changes"))
         common = common.override(optimizer=AdamW(lr=lr), layer_decay=0.75)
-        if not has_one_linear_head(config):
+        if config.num_classes > MAX_CLASSES or not has_one_linear_head(config):
             return common
         choices.append(
             ChosenSetting("new head", "linear probe", "pretrained features are useful before the first step")

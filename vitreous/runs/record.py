@@ -107,8 +107,11 @@ def segmentation_examples(model: Model, valid: Dataset) -> dict[str, NDArray[Any
 
 def worst_mistakes(model: Backbone, valid: Dataset, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return the most confident wrong predictions, with the attention map of the last global attention layer."""
-    probabilities = torch.from_numpy(arrays["logits"]).softmax(1).numpy()
-    true, predicted, confidence = arrays["targets"].argmax(1), probabilities.argmax(1), probabilities.max(1)
+    if "logits" in arrays:
+        probabilities = torch.from_numpy(arrays["logits"]).softmax(1).numpy()
+        true, predicted, confidence = arrays["targets"].argmax(1), probabilities.argmax(1), probabilities.max(1)
+    else:
+        true, predicted, confidence = arrays["labels"], arrays["predicted"][:, 0], arrays["probabilities"][:, 0]
     wrongness = np.where(predicted == true, -1.0, confidence)
     worst = np.argsort(-wrongness)[: min(SHOWN_MISTAKES, int((wrongness >= 0).sum()))]
     found = {"true": true[worst], "predicted": predicted[worst], "probability": confidence[worst]}

@@ -23,6 +23,7 @@ from vitreous.samples import Batch, Classes, Targets
 from vitreous.spec import Spec
 from vitreous.tasks import metrics
 from vitreous.tasks.base import Objective, Outputs, Task
+from vitreous.tasks.many_classes import MANY_CLASSES, ManyClassMeter
 from vitreous.tasks.meter import Meter, Metric, RowMeter, loss_metric
 from vitreous.tasks.predictions import ClassScores, InverseView
 
@@ -67,7 +68,7 @@ class ClassifyObjective(Objective):
         return {"accuracy": (mean_logits(outputs).argmax(1) == class_targets(batch).argmax(1)).float().mean()}
 
     def meter(self, classes: tuple[str, ...]) -> Meter:
-        return ClassMeter(classes)
+        return ManyClassMeter() if len(classes) > MANY_CLASSES else ClassMeter(classes)
 
 
 class ClassMeter(RowMeter):

@@ -52,13 +52,20 @@ class PerClass:
     f1: NDArray[np.float64]  # 2 · precision · recall / (precision + recall)
     support: NDArray[np.int64]  # number of images of the class
 
+    @classmethod
+    def of(cls, correct: NDArray[np.int64], predicted: NDArray[np.int64], support: NDArray[np.int64]) -> PerClass:
+        return cls(ratio(correct, predicted), ratio(correct, support), ratio(2 * correct, predicted + support), support)
+
 
 def per_class(matrix: Array) -> PerClass:
     """Compute per-class metrics from a confusion matrix with the true classes as rows."""
-    correct, predicted, support = np.diag(matrix), matrix.sum(axis=0), matrix.sum(axis=1)
-    return PerClass(
-        ratio(correct, predicted), ratio(correct, support), ratio(2 * correct, predicted + support), support
-    )
+    return PerClass.of(np.diag(matrix), matrix.sum(axis=0), matrix.sum(axis=1))
+
+
+def per_class_of(labels: Array, predicted: Array, num_classes: int) -> PerClass:
+    """Compute per-class metrics from the true and the predicted class of each image, without a matrix."""
+    counted = (labels[labels == predicted], predicted, labels)
+    return PerClass.of(*(np.bincount(classes, minlength=num_classes) for classes in counted))
 
 
 def ratio(numerator: Array, denominator: Array) -> NDArray[np.float64]:
@@ -85,8 +92,12 @@ class Reliability:
 def reliability(probabilities: Array, labels: Array, *, bins: int = 15) -> Reliability:
     """Compute the accuracy per bin of confidence, the highest probability. A bin includes its upper edge."""
     check_scores(probabilities, labels)
-    confidence = probabilities.max(axis=1).astype(np.float64)
-    correct = probabilities.argmax(axis=1) == labels
+    return bin_confidence(probabilities.max(axis=1), probabilities.argmax(axis=1) == labels, bins=bins)
+
+
+def bin_confidence(confidence: Array, correct: NDArray[np.bool_], *, bins: int = 15) -> Reliability:
+    """Compute the accuracy per bin of confidence from each prediction's confidence, and whether it is correct."""
+    confidence = confidence.astype(np.float64)
     edges = np.linspace(0, 1, bins + 1)
     indices = np.clip(np.digitize(confidence, edges, right=True) - 1, 0, bins - 1)
     count = np.bincount(indices, minlength=bins)

@@ -22,6 +22,7 @@ from vitreous.samples import Classes
 
 WEIGHT_DECAY = 0.03  # λ, tuned for a few hundred images; with many the data term dominates
 MAX_IMAGES = 10_000  # to fit the probe to, evenly spaced over the dataset
+MAX_CLASSES = 2_000  # more need gigabytes: one float64 target per image and class, a hundred past gradients of L-BFGS
 ITERATIONS = 200
 
 
@@ -44,6 +45,11 @@ def fit_head(model: Model, data: Dataset, *, device: str, workers: int = 0) -> s
         )
     assert isinstance(model, Backbone)
     assert isinstance(model.head, nn.Linear)
+    if len(data.classes) > MAX_CLASSES:
+        raise ValueError(
+            f"train.new_head 'probe' fits at most {MAX_CLASSES:,} classes, the data has {len(data.classes):,}; choose "
+            "'random'"
+        )
     model.to(device)
     features, targets = extract_features(model, data, workers)
     mean, deviation = features.mean(0), features.std(0, correction=0).clamp(min=1e-6)
