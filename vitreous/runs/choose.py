@@ -29,6 +29,8 @@ from vitreous.train.schedule import Cosine
 from vitreous.weights.files import read
 from vitreous.weights.published import PUBLISHED
 
+#: Least number of images for each batch size: an epoch drops an incomplete last batch, so small sets take small ones.
+BATCHES = ((10_000, 128), (2_000, 64), (256, 32), (128, 16))
 SIDES = (32, 48, 64, 96, 128, 160, 224)
 
 
@@ -142,12 +144,13 @@ def typical_side(data: Dataset, sample: int = 64) -> int:
 
 def choose_training(number: int, pretrained: bool, config: Config, choices: list[ChosenSetting]) -> TrainConfig:
     """Choose batch size, epochs and optimizer for a number of training images."""
-    batch = 128 if number >= 10_000 else 64 if number >= 2_000 else 32
+    batch = next((size for least, size in BATCHES if number >= least), 8)
     choices.append(ChosenSetting("batch", f"{batch} images", f"there are {number:,} training images"))
     budget = 60_000 if pretrained else 600_000  # images
     epochs = float(np.clip(round(budget / number), 3, 30 if pretrained else 100))
-    choices.append(ChosenSetting("length", f"{epochs:g} epochs", f"about {number * epochs:,.0f} images in total"))
     steps = epochs * max(1, number // batch)
+    images = f"about {steps * min(batch, number):,.0f} images in total"
+    choices.append(ChosenSetting("length", f"{epochs:g} epochs", images))
     common = TrainConfig(
         batch_size=batch, epochs=epochs, schedule=Cosine(warmup=0.1), ema=0.99 if steps >= 600 else 0.0
     )
