@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 
 .PHONY: quickstart test test-all fuzz lint format bench docs clean
 
-quickstart: $(READY)  ## train a small ViT in about two minutes and look inside
+quickstart: $(INSTALLED)  ## train a small ViT in about two minutes and look inside
 	$(BIN)/vitreous quickstart
 
 test: $(READY)  ## what a change must pass: minutes
@@ -42,8 +43,12 @@ docs: $(READY)  ## this documentation as a site in site/, which loads nothing fr
 clean:
 	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache
 
-# Reinstalled only when the dependencies change.
-$(READY): pyproject.toml
+# Reinstalled only when the dependencies change: what the library needs, and what its development needs.
+$(INSTALLED): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(READY): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $@

@@ -64,8 +64,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         name = find_command(argv)
         run_command(name, argv[len(name.split()) :])
-    except KeyboardInterrupt:
-        print("vitreous: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:  # a run says at which step it stopped, and repeating quickstart continues it
+        print(f"vitreous: {error or 'interrupted'}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader, such as head, closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -74,6 +74,9 @@ def longest(texts: Iterable[str | Text]) -> int:
 
 def shortened(name: str, width: int = 30) -> str:
     """Return the file's name; abbreviate a long one in the middle."""
-    own = Path(name).name
+    return abbreviated(Path(name).name, width)
+
+
+def abbreviated(text: str, width: int) -> str:
     half = (width - 1) // 2
-    return own if len(own) <= width else f"{own[: width - 1 - half]}…{own[-half:]}"
+    return text if len(text) <= width else f"{text[: width - 1 - half]}…{text[-half:]}"

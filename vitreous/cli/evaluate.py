@@ -15,9 +15,11 @@ from rich.progress import Progress, TaskID
 from vitreous.cli.arguments import DATA_HELP, Architecture, WeightsOrName, defaults_to
 from vitreous.cli.display import err, out, table
 from vitreous.cli.image_paths import EngineChoice
+from vitreous.data.base import Dataset
 from vitreous.deploy.evaluate import Evaluation, open_split, targets_of
 from vitreous.deploy.evaluate import evaluate as measure
 from vitreous.files import check_writable, write_atomically
+from vitreous.runs.fingerprint import Fingerprint, count_trained_on
 from vitreous.samples import Classes
 from vitreous.tasks.base import find_decoder
 from vitreous.tasks.many_classes import MANY_CLASSES
@@ -49,6 +51,7 @@ def evaluate(
         check_writable(output)
     net = load(weights, model=model)
     dataset = open_split(data, split, net.config.image_size, target=targets_of(find_decoder(net.spec)))
+    warn_of_training_images(Path(weights), dataset, Path(data))
     results = []
     for side in image_size or (None,):
         with Progress(console=err, transient=True) as bar:
@@ -64,6 +67,24 @@ def evaluate(
         err.print(f"unreadable image: {where} ({reason})", markup=False)
     if output is not None:
         write_atomically(output, json.dumps([as_json(result, one_label) for result in results], indent=1).encode())
+
+
+def warn_of_training_images(weights: Path, dataset: Dataset, source: Path) -> None:
+    """Warn if the run that made the weights was trained on some of the images."""
+    record = weights.parent / "data.json"
+    if not record.is_file():
+        return
+    try:
+        fingerprint = Fingerprint.from_bytes(record.read_bytes())
+    except ValueError:
+        return
+    root = source if source.is_dir() else source.parent
+    if number := count_trained_on(fingerprint, dataset, root):
+        err.print(
+            f"[yellow]warning:[/yellow] the model was trained on {number:,} of these {len(dataset):,} images, so the "
+            "results are too optimistic; --split valid takes the images that its training held out",
+            soft_wrap=True,
+        )
 
 
 def show_progress(bar: Progress, task: TaskID, done: int, total: int) -> None:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vitreous.cli.arguments import Architecture, Images, Weights, defaults_to
-from vitreous.cli.display import err, longest, out, shortened
+from vitreous.cli.display import abbreviated, err, longest, out, shortened
 from vitreous.cli.image_paths import EngineChoice, fingerprint, make_predictor, report_skipped, with_progress
 from vitreous.cli.resumable import remove_journal, run_resumable
 from vitreous.data.image_files import find_images, open_image, printable
@@ -147,6 +147,8 @@ def prediction_table(lines: list[dict[str, Any]]) -> Table:
     good = [with_classes(line) for line in lines if "skipped" not in line]
     wide = out.width >= 100
     names = [shortened(line["file"], 40 if wide else 26) for line in good]
+    if len(set(names)) < len(names):  # the same file name in several folders
+        names = [abbreviated(line["file"], 40 if wide else 26) for line in good]
     taken = longest(names) + longest(line["classes"][0] for line in good) + 6 + (12 + 3 if wide else 0) + 4 * 3
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("image", "prediction", "", *([""] if wide else [])):

@@ -19,7 +19,7 @@ from vitreous.explain.record import record
 from vitreous.models.base import Backbone
 from vitreous.recipes.quickstart import recipe
 from vitreous.runs.run import train
-from vitreous.train.loop import TrainOutcome
+from vitreous.train.loop import Interrupted, TrainOutcome
 from vitreous.weights.load import load
 
 
@@ -35,7 +35,10 @@ def quickstart(output: Path = Path("runs/quickstart"), steps: int = recipe.train
         raise ValueError(f"steps must be positive, got {steps}")
     out.print(f"Training a small ViT to classify shapes ({', '.join(Shapes.classes)}).")
     data, training = replace(recipe.data, seed=seed), replace(recipe.train, steps=steps, seed=seed)
-    outcome = train(replace(recipe, data=data, train=training), output, resume=True)
+    try:
+        outcome = train(replace(recipe, data=data, train=training), output, resume=True)
+    except Interrupted as stopped:
+        raise Interrupted(f"{stopped}; repeat the command to continue") from None
     model = load(output / "model.safetensors")
     assert isinstance(model, Backbone)
     draw_attention(model, output, seed=seed + 1)

@@ -60,12 +60,15 @@ def build_recipe(known: argparse.Namespace, options: list[str]) -> Recipe:
         if known.model:
             raise ValueError("a recipe defines its own model; change it with --model.… options, or omit the recipe")
     elif known.data:
-        recipe, choices = choose_recipe(known.data, known.model, known.weights or "")
+        chosen, choices = choose_recipe(known.data, known.model, known.weights or "")
+        recipe = apply_options(chosen, options, f"vitreous train --data {known.data}")
         if os.environ.get("RANK", "0") == "0":
-            out.print(settings_note(choices, known.data), soft_wrap=True)
+            kept = [choice for choice in choices if choice.still_holds(chosen, recipe)]
+            out.print(settings_note(kept, known.data), soft_wrap=True)
+        return recipe.smoke() if known.smoke else recipe
     else:
         raise ValueError("give a recipe or --data; vitreous train --help lists the recipes")
-    recipe = apply_options(recipe, options, f"vitreous train {known.recipe or '--data ' + known.data}")
+    recipe = apply_options(recipe, options, f"vitreous train {known.recipe}")
     return recipe.smoke() if known.smoke else recipe
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from vitreous.weights.published import PUBLISHED
 
 #: Least number of images for each batch size: an epoch drops an incomplete last batch, so small sets take small ones.
 BATCHES = ((10_000, 128), (2_000, 64), (256, 32), (128, 16))
+CROPS = ("augment.crop", "augment.crop_scale", "augment.pad")
 SIDES = (32, 48, 64, 96, 128, 160, 224)
 
 
@@ -41,6 +43,11 @@ class ChosenSetting:
     setting: str
     value: str
     reason: str
+    options: tuple[str, ...] = ()  # the fields of the recipe that the choice decides, such as train.batch_size
+
+    def still_holds(self, before: Recipe, after: Recipe) -> bool:
+        """Whether a recipe that was changed after the choice still has the chosen values."""
+        return all(attrgetter(option)(before) == attrgetter(option)(after) for option in self.options)
 
 
 def choose_recipe(source: str, model: str = "", weights: str = "") -> tuple[Recipe, list[ChosenSetting]]:
@@ -55,7 +62,7 @@ def choose_recipe(source: str, model: str = "", weights: str = "") -> tuple[Reci
     several = data.target is MultiLabels
     task: Task = MultiLabel() if several else Classify(smoothing=0.1)
     reason = "images carry several labels" if several else "each image has one label"
-    choices.append(ChosenSetting("task", type(task).__name__, reason))
+    choices.append(ChosenSetting("task", type(task).__name__, reason, ("task",)))
     return Recipe(config, DataConfig(source), augment, task, train, weights), choices
 
 
@@ -107,7 +114,7 @@ def config_of_weights(weights: str) -> Config:
 
 def with_size(config: Config, size: Size | None, choices: list[ChosenSetting], reason: str) -> Config:
     size = size or config.image_size
-    choices.append(ChosenSetting("image size", f"{size[0]}×{size[1]} pixels", reason))
+    choices.append(ChosenSetting("image size", f"{size[0]}×{size[1]} pixels", reason, ("model.image_size",)))
     return config.override(image_size=size)
 
 
@@ -121,7 +128,12 @@ def smaller_patches(config: Config, choices: list[ChosenSetting]) -> Config:
         patch //= 2
     if patch != config.patch_size[0]:
         choices.append(
-            ChosenSetting("patch size", f"{patch}×{patch} pixels", "larger patches would give fewer than 64 tokens")
+            ChosenSetting(
+                "patch size",
+                f"{patch}×{patch} pixels",
+                "larger patches would give fewer than 64 tokens",
+                ("model.patch_size",),
+            )
         )
     return config.override(patch_size=patch)
 
@@ -145,27 +157,40 @@ def typical_side(data: Dataset, sample: int = 64) -> int:
 def choose_training(number: int, pretrained: bool, config: Config, choices: list[ChosenSetting]) -> TrainConfig:
     """Choose batch size, epochs and optimizer for a number of training images."""
     batch = next((size for least, size in BATCHES if number >= least), 8)
-    choices.append(ChosenSetting("batch", f"{batch} images", f"there are {number:,} training images"))
+    choices.append(
+        ChosenSetting("batch", f"{batch} images", f"there are {number:,} training images", ("train.batch_size",))
+    )
     budget = 60_000 if pretrained else 600_000  # images
     epochs = float(np.clip(round(budget / number), 3, 30 if pretrained else 100))
     steps = epochs * max(1, number // batch)
     images = f"about {steps * min(batch, number):,.0f} images in total"
-    choices.append(ChosenSetting("length", f"{epochs:g} epochs", images))
+    choices.append(
+        ChosenSetting("length", f"{epochs:g} epochs", images, ("train.epochs", "train.steps", "train.batch_size"))
+    )
     common = TrainConfig(
         batch_size=batch, epochs=epochs, schedule=Cosine(warmup=0.1), ema=0.99 if steps >= 600 else 0.0
     )
     if pretrained:
         lr = 5e-4 * batch / 128
-        choices.append(ChosenSetting("rate", f"{lr:.1e}, layer decay 0.75", "early layers need the smallest changes"))
+        decided = ("train.optimizer", "train.layer_decay")
+        reason = "early layers need the smallest changes"
+        choices.append(ChosenSetting("rate", f"{lr:.1e}, layer decay 0.75", reason, decided))
         common = common.override(optimizer=AdamW(lr=lr), layer_decay=0.75)
         if config.num_classes > MAX_CLASSES or not has_one_linear_head(config):
             return common
         choices.append(
-            ChosenSetting("new head", "linear probe", "pretrained features are useful before the first step")
+            ChosenSetting(
+                "new head", "linear probe", "pretrained features are useful before the first step", ("train.new_head",)
+            )
         )
         return common.override(new_head="probe")
     choices.append(
-        ChosenSetting("optimizer", "Muon, with AdamW for non-matrix parameters", "it trains fast on small budgets")
+        ChosenSetting(
+            "optimizer",
+            "Muon, with AdamW for non-matrix parameters",
+            "it trains fast on small budgets",
+            ("train.optimizer",),
+        )
     )
     return common.override(optimizer=Muon(lr=2e-3, matrix_lr=0.02))
 
@@ -181,17 +206,24 @@ def choose_augmentation(data: Dataset, config: Config, pretrained: bool, choices
     same = isinstance(data, ArrayDataset) and data.image_size == config.image_size and min(data.image_size) <= 64
     if same:
         pad = max(1, min(config.image_size) // 8)
-        choices.append(ChosenSetting("crops", f"shifted by up to {pad} pixels", "images already have the model's size"))
+        choices.append(
+            ChosenSetting("crops", f"shifted by up to {pad} pixels", "images already have the model's size", CROPS)
+        )
         return Augment(crop="pad", pad=pad, flip_rate=choose_flip_rate(choices))
     scale = (0.5, 1.0) if pretrained or len(data) < 10_000 else (0.25, 1.0)
-    choices.append(ChosenSetting("crops", f"{scale[0]:.0%} to 100% of the image", "most crops still show the class"))
+    choices.append(
+        ChosenSetting("crops", f"{scale[0]:.0%} to 100% of the image", "most crops still show the class", CROPS)
+    )
     return Augment(crop="resized", crop_scale=scale, flip_rate=choose_flip_rate(choices))
 
 
 def choose_flip_rate(choices: list[ChosenSetting]) -> float:
     choices.append(
         ChosenSetting(
-            "mirroring", "half of the images", "left and right rarely matter; if they do, --augment.flip-rate 0"
+            "mirroring",
+            "half of the images",
+            "left and right rarely matter; if they do, --augment.flip-rate 0",
+            ("augment.flip_rate",),
         )
     )
     return 0.5

@@ -227,6 +227,14 @@ def validation_problem(before: Fingerprint, now: Fingerprint) -> str:
     return "the validation images differ"
 
 
+def count_trained_on(fingerprint: Fingerprint, data: Dataset, root: Path | None) -> int:
+    """Count the images of a dataset that a run was trained on: files of the same name, class and size."""
+    own = split_fingerprint(data, root)
+    if own.digest == fingerprint.train.digest:
+        return own.images
+    return len(np.intersect1d(np.union1d(fingerprint.train.rows, fingerprint.removed_rows), own.rows))
+
+
 def name_hashes(rows: Rows) -> Rows:
     """Return the unique name hashes, the upper 6 bytes of the rows."""
     return np.unique(rows >> np.uint64(16))

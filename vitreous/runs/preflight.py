@@ -16,6 +16,7 @@ from vitreous.runs.recipe import Recipe
 from vitreous.train.optim import SGD, AdamW, Muon
 
 MIN_TOKENS = 16
+MIN_VALIDATION_IMAGES = 50
 HASHED_IMAGES = 20_000
 
 
@@ -108,6 +109,16 @@ def shared_images(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
         )
 
 
+def few_validation_images(recipe: Recipe, prepared: Prepared) -> Iterator[Finding]:
+    number = 0 if prepared.valid is None else len(prepared.valid)
+    if 0 < number < MIN_VALIDATION_IMAGES:
+        yield Finding(
+            f"with {number} validation images each of them changes the accuracy by {1 / number:.0%}, so small "
+            "differences mean nothing",
+            "add images, or hold out more with --data.valid-share",
+        )
+
+
 def fingerprints(data: Dataset) -> set[bytes]:
     """Return digests of the image files or arrays, at most ``HASHED_IMAGES``; empty for other datasets."""
     data = data.data if isinstance(data, DecodedDataset) else data
@@ -130,4 +141,5 @@ CHECKS: tuple[Callable[[Recipe, Prepared], Iterator[Finding]], ...] = (
     odd_normalization,
     too_few_steps,
     shared_images,
+    few_validation_images,
 )

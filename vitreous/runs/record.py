@@ -116,7 +116,7 @@ def worst_mistakes(model: Backbone, valid: Dataset, arrays: dict[str, NDArray[An
     worst = np.argsort(-wrongness)[: min(SHOWN_MISTAKES, int((wrongness >= 0).sum()))]
     found = {"true": true[worst], "predicted": predicted[worst], "probability": confidence[worst]}
     if not len(worst):
-        return found
+        return found | {"images": np.zeros((0, 3, *model.config.image_size), np.uint8)}
     loader = EvaluationLoader(valid, model.spec.preprocess)
     images = torch.cat([batch.images for _, batch in loader.batches(arrays["indices"][worst])])
     if any(isinstance(module, AttentionOp) for module in model.modules()):

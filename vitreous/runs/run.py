@@ -251,7 +251,8 @@ def check_settings(before: dict[str, Any], now: dict[str, Any], folder: Path, *,
         more = f"; and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise ValueError(
             f"{folder} was started with other settings ({'; '.join(changed[:3])}{more}); resume with the same "
-            "settings, or restart in another --output"
+            f"settings, or start another run, from these weights if you like: --weights {folder}/model.safetensors "
+            "--output FOLDER"
         )
 
 

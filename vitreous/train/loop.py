@@ -139,7 +139,8 @@ class Trainer:
         self.start_time = time.monotonic() - seconds
         record = RunLog(self.folder, total=self.total, start=done, shown=self.world.is_main)
         with record as log, self.stop_on_signals(), retain_freed_memory():
-            for text in (*notes, *self.checkpoints.warnings):
+            finished = ("the run was already finished; it is evaluated again",) if done == self.total else ()
+            for text in (*notes, *self.checkpoints.warnings, *finished):
                 log.warn_once(text)
             meter = RunMeter(self.loader.batch_size)
             for batch in self.loader.stream(done, done if self.out_of_patience else self.total):

@@ -318,6 +318,7 @@ def fetch(weights: Published) -> Path:
         return Path(hub.hf_hub_download(weights.repo, weights.filename))
     except Exception as error:  # the library's and the network's errors are many; all mean: not to be had now
         raise ValueError(
-            f"could not fetch {weights.name} from the Hugging Face hub ({weights.repo}): {first_line(error)}; "
-            f"connect to a network, or download {weights.filename} elsewhere and use vt.load_weights(model, path)"
+            f"could not fetch {weights.name} from the Hugging Face hub ({weights.repo}): "
+            f"{first_line(error).rstrip('.')}; connect to a network, or download {weights.filename} elsewhere and use "
+            f"vt.load(path, model={weights.model!r}), or on the command line the path with --model {weights.model}"
         ) from None
