@@ -63,7 +63,7 @@ ERRORS = [
     (["cost", "vit_tniy_16"], "did you mean 'vit_tiny_16'?"),
     (["cost", "vit_tiny_16", "--image-size", "4"], "smaller than patch_size"),
     (["predict", "nowhere.safetensors", "."], "there is no weights file nowhere.safetensors"),
-    (["predict", "deit_tiny_16.in1k", "README.md"], "could not fetch deit_tiny_16.in1k"),
+    (["predict", "deit_tiny_16.in1k", "README.md"], "could not download deit_tiny_16.in1k"),
     (["predict", "model.safetensors", "photos/*.gif"], "no file matches 'photos/*.gif'"),
     (["predict", "model.safetensors", "photos", "--output", "x.csv"], "--output needs --format jsonl or --format csv"),
     (["predict", "model.safetensors", "photos", "--format", "csv", "--output", "no/x.csv"], "there is no folder no"),
@@ -71,7 +71,7 @@ ERRORS = [
     (["quickstart", "--steps", "0"], "steps must be positive"),
     (["data", "show", "shapes", "--output", "no/such/sheet.png"], "there is no folder no/such"),
     (["embed", "model.safetensors", "photos", "--nearest", "-1"], "--nearest must be 0 or more"),
-    (["predict", "model.safetensors", "photos", "--model", "vit_tiny_16"], "says itself which model it holds"),
+    (["predict", "model.safetensors", "photos", "--model", "vit_tiny_16"], "already contains its model config"),
     (["cost", "vit_tiny_16", "--image-size", "0"], "image_size must be a positive int"),
 ]
 

@@ -180,7 +180,7 @@ def test_equals_the_original_as_described(image_size):
     config = tiny(image_size=image_size)
     theirs = fill(Original(config))
     report = same(config.build(), theirs, torch.randn(2, 3, *image_size))
-    assert report.source == "the original"
+    assert report.source == "the original DAT"
     assert not report.adapted
     assert {name.split(".")[-1] for name in report.unused} == {"relative_position_index", "attn_mask"}
 

@@ -183,7 +183,7 @@ def test_the_hidden_layer_belongs_to_the_classifier():
     without.reset_head(5)
     assert without(images).shape == (2, 5)
     assert len(vt.load_weights(without, state).fresh) == 6
-    with pytest.raises(ValueError, match="the weights have 10 classes, the model 5"):
+    with pytest.raises(ValueError, match="the weights have 10 classes, the model has 5"):
         vt.load_weights(without, state, head="strict")
 
 

@@ -43,9 +43,9 @@ def test_the_default_weights():
     assert published.find_default("vit_base_16").num_classes == 1000
     assert published.find_default("vit_base_patch16_384").config["image_size"] == 384
     assert published.find_default("vit_base_patch16_224.orig_in21k_ft_in1k").name == "vit_base_16.orig_in21k_ft_in1k"
-    with pytest.raises(ValueError, match="no public weights are known for 'dat_tiny'"):
+    with pytest.raises(ValueError, match="there are no public weights for 'dat_tiny'"):
         published.find_default("dat_tiny")
-    with pytest.raises(ValueError, match=r"no public weight 'vit_tiny_16\.none'"):
+    with pytest.raises(ValueError, match=r"'vit_tiny_16\.none' is neither a weights file nor the name"):
         published.find_default("vit_tiny_16.none")
 
 
@@ -63,7 +63,7 @@ def test_pretrained_weights_are_loaded(monkeypatch, tmp_path):
 
 
 def test_mistakes():
-    with pytest.raises(ValueError, match=r"pretrained=True needs a model's name"):
+    with pytest.raises(ValueError, match=r"pretrained=True requires a model name"):
         vt.create_model(find_config("vit_tiny_16"), pretrained=True)
     with pytest.raises(ValueError, match="unknown model 'vit_medium_patch16_224'"):
         vt.create_model("vit_medium_patch16_224")

@@ -116,7 +116,7 @@ def test_mismatched_files_raise():
         ("cls_attn_blocks.0.attn.qkv.weight", torch.zeros(4, 128)),
         ("blocks.0.local_mp.bn.running_mean", torch.zeros(3)),
     ):
-        with pytest.raises(ValueError, match=r"does not fit XCiT: .*is it the right model"):
+        with pytest.raises(ValueError, match=r"does not fit XCiT: .*check that it is for this model"):
             vt.load_weights(ours, state | {name: wrong})
     with pytest.raises(ValueError, match=r"unknown \(blocks.1.gamma1"):
         vt.load_weights(vt.create_model("xcit_nano_12_16", depths=(1, 2)), state)

@@ -15,7 +15,7 @@ from torch.serialization import MAGIC_NUMBER, PROTOCOL_VERSION
 
 import vitreous as vt
 from tests.parity import fill
-from vitreous.weights.pickled import BLANKS, Blank
+from vitreous.weights.pickled import SAFE_GLOBALS, Stub
 
 
 def tiny(**overrides):
@@ -47,14 +47,14 @@ def test_timms_training_checkpoint(tmp_path):
     model = tiny()
     report = vt.load_weights(model, tmp_path / "last.pth.tar")
     assert torch.equal(model.head.weight, averaged.head.weight)
-    assert "  read from its 'state_dict_ema'" in str(report).splitlines()
+    assert "  read from 'state_dict_ema'" in str(report).splitlines()
 
 
 def test_without_averaged_weights_the_others(tmp_path):
     weights = tiny()
     torch.save(timm_training(weights.state_dict(), None), tmp_path / "last.pth")
     model = fill(tiny(), seed=1)
-    assert vt.load_weights(model, tmp_path / "last.pth").notes == ["read from its 'state_dict'"]
+    assert vt.load_weights(model, tmp_path / "last.pth").notes == ["read from 'state_dict'"]
     assert torch.equal(model.head.weight, weights.head.weight)
 
 
@@ -120,22 +120,22 @@ class Finder:
 )
 def test_anything_else_is_refused_by_its_name(extra, asked, tmp_path):
     torch.save({"model": tiny().state_dict(), "extra": extra}, tmp_path / "model.pt")
-    with pytest.raises(ValueError, match=f"asks for {asked} and so holds code, which Vitreous never runs") as caught:
+    with pytest.raises(ValueError, match=f"refers to {asked}, and Vitreous never executes code") as caught:
         vt.load_weights(tiny(), tmp_path / "model.pt")
     assert "\n" not in str(caught.value)
-    assert not set(BLANKS) & set(torch.serialization.get_safe_globals())
+    assert not set(SAFE_GLOBALS) & set(torch.serialization.get_safe_globals())
 
 
 def test_harmless_names_are_not_what_they_are_called(tmp_path):
-    """A blank stands for each, so that no argument reaches the real one; a method of it is out of reach."""
+    """A stub replaces each of them, so that no argument reaches the real one and no method of it can be called."""
     trap = tmp_path / "executed"
     torch.save({"model": Caller(pathlib.PosixPath(trap))}, tmp_path / "model.pt")
-    with pytest.raises(ValueError, match="which Vitreous never runs"):
+    with pytest.raises(ValueError, match="Vitreous never executes code"):
         vt.load_weights(tiny(), tmp_path / "model.pt")
     assert not trap.exists()
-    blank = Blank(1, two=2)
-    blank.__setstate__({"dangerous": True})
-    assert vars(blank) == {}
+    stub = Stub(1, two=2)
+    stub.__setstate__({"dangerous": True})
+    assert vars(stub) == {}
 
 
 def save_expanded(path):
@@ -154,16 +154,16 @@ def save_compressed(path):
 
 
 ODD = {
-    "whole numbers for names": (lambda p: torch.save({0: torch.zeros(3)}, p), "tensors must be text, got 0"),
-    "expanded": (save_expanded, "head.weight claims the shape .*more than the whole file holds"),
-    "sparse": (lambda p: torch.save({"a": torch.eye(3).to_sparse()}, p), "a is sparse_coo, no plain tensor"),
-    "sparse rows": (lambda p: torch.save({"a": torch.eye(3).to_sparse_csr()}, p), "a is sparse_csr, no plain tensor"),
-    "quantized": (save_quantized, "a is quantized, no plain tensor"),
+    "whole numbers for names": (lambda p: torch.save({0: torch.zeros(3)}, p), "tensor names must be strings, got 0"),
+    "expanded": (save_expanded, "head.weight claims the shape .*larger than the file"),
+    "sparse": (lambda p: torch.save({"a": torch.eye(3).to_sparse()}, p), "a is sparse_coo, not a plain tensor"),
+    "sparse rows": (lambda p: torch.save({"a": torch.eye(3).to_sparse_csr()}, p), "sparse_csr, not a plain tensor"),
+    "quantized": (save_quantized, "a is quantized, not a plain tensor"),
     "meta": (lambda p: torch.save({"a": torch.zeros(3, device="meta")}, p), "a is without values"),
     "zero-sized": (lambda p: torch.save({"a": torch.zeros(0)}, p), "does not fit ViT"),
-    "no tensors": (lambda p: torch.save({"epoch": 3}, p), "does not hold a state_dict"),
-    "a list": (lambda p: torch.save([1, 2], p), "does not hold a state_dict"),
-    "compressed": (save_compressed, "is compressed, as torch.save never does"),
+    "no tensors": (lambda p: torch.save({"epoch": 3}, p), "does not contain a state_dict"),
+    "a list": (lambda p: torch.save([1, 2], p), "does not contain a state_dict"),
+    "compressed": (save_compressed, "is compressed, but torch.save never compresses"),
     "cut off": (lambda p: (torch.save(tiny().state_dict(), p), p.write_bytes(p.read_bytes()[:-5000])), "damaged"),
     "a huge storage": (lambda p: p.write_bytes(huge_storage()), "damaged"),
 }  # fmt: skip

@@ -215,20 +215,23 @@ def grow_a_layer(model):
 CHANGES = {
     "activation": (
         lambda model: setattr(model.blocks[1].mlp, "act", nn.ReLU()),
-        r"blocks.1.mlp.act is ReLU\(\) where it should be GELU\(approximate='none'\)",
+        r"blocks.1.mlp.act is ReLU\(\), expected GELU\(approximate='none'\)",
     ),
     "approximation": (
         lambda model: setattr(model.blocks[0].mlp, "act", nn.GELU("tanh")),
-        r"blocks.0.mlp.act.approximate is 'tanh' where it should be 'none'",
+        r"blocks.0.mlp.act.approximate is 'tanh', expected 'none'",
     ),
-    "part more": (lambda model: setattr(model, "more", nn.Identity()), r"more \(Identity\(\)\) is new"),
-    "block more": (grow_a_layer, r"blocks.2 \(PreNormBlock\(\)\) is new"),
+    "part more": (lambda model: setattr(model, "more", nn.Identity()), r"more \(Identity\(\)\) is unexpected"),
+    "block more": (grow_a_layer, r"blocks.2 \(PreNormBlock\(\)\) is unexpected"),
     "block less": (lambda model: model.blocks.pop(1), r"blocks.1 \(PreNormBlock\(\)\) is missing"),
-    "head": (lambda model: setattr(model, "head", nn.Linear(16, 4)), r"head.weight is \(4, 16\) where .* \(3, 16\)"),
-    "bias": (lambda model: setattr(model.head, "bias", None), r"head.bias is missing where it should be \(3,\)"),
-    "heads": (lambda model: setattr(model.blocks[0].mixer, "num_heads", 4), r"blocks.0.mixer.num_heads is 4 .* 2"),
-    "eps": (lambda model: setattr(model.blocks[0].norm1, "eps", 0.1), r"blocks.0.norm1.eps is 0.1 where"),
-    "class": (swap_class, r"blocks.1.mlp is Other\(\) where it should be Mlp\(\)"),
+    "head": (lambda model: setattr(model, "head", nn.Linear(16, 4)), r"head.weight is \(4, 16\), expected \(3, 16\)"),
+    "bias": (lambda model: setattr(model.head, "bias", None), r"head.bias is missing, expected \(3,\)"),
+    "heads": (
+        lambda model: setattr(model.blocks[0].mixer, "num_heads", 4),
+        r"0.mixer.num_heads is 4, expected 2",
+    ),
+    "eps": (lambda model: setattr(model.blocks[0].norm1, "eps", 0.1), r"blocks.0.norm1.eps is 0.1, expected"),
+    "class": (swap_class, r"blocks.1.mlp is Other\(\), expected Mlp\(\)"),
 }
 
 
@@ -239,14 +242,14 @@ def test_what_nothing_describes_is_refused(change, message, path):
     with pytest.raises(ValueError, match=message) as caught:
         vt.save(model, path)
     assert "\n" not in str(caught.value)
-    assert "model.edit(...), reset_head or a config of your own" in str(caught.value)
+    assert "model.edit(...), reset_head or a custom config" in str(caught.value)
     assert not path.exists()
 
 
 def test_an_edit_that_no_file_can_name_is_refused(path):
     model = vit()
     model.edit(NarrowMlp(hidden_dim=7))
-    with pytest.raises(ValueError, match=r"NarrowMlp is not in the table of edits.*EDITS\['narrow_mlp'\] = NarrowMlp"):
+    with pytest.raises(ValueError, match=r"NarrowMlp, because it is not registered.*EDITS\['narrow_mlp'\] = NarrowMlp"):
         vt.save(model, path)
 
 
@@ -356,12 +359,15 @@ def test_the_metadata_of_a_file(path):
 
 
 NEWER = {
-    "version": ({"version": "4"}, "format version 4 was written by a newer Vitreous, this one reads up to 3; upgrade"),
+    "version": (
+        {"version": "4"},
+        "format version 4 is newer than the versions supported here \\(up to 3\\); upgrade Vitreous",
+    ),
     "edit": ({"edits": '[{"edit": "merge_tokens", "r": 8}]'}, "unknown edit 'merge_tokens'.*newer Vitreous.*upgrade"),
     "option": ({"edits": '[{"edit": "fold", "depth": 8}]'}, "Fold has no option 'depth'"),
     "value": ({"edits": '[{"edit": "replace_activation", "act": "x"}]'}, "act must be one of gelu, gelu_tanh, relu"),
     "no edits": ({"edits": '{"edit": 1}'}, "edits must be a list"),
-    "no place": ({"edits": '["fold"]'}, "no model can be built from its config and edits .*nothing to fold"),
+    "no place": ({"edits": '["fold"]'}, "cannot build a model from its config and edits .*nothing to fold"),
 }
 
 
@@ -388,5 +394,5 @@ def test_files_that_this_version_cannot_read(changes, message, path):
     ],
 )
 def test_folded_of_version_1_becomes_an_edit(options, left, edits):
-    assert formats.edits_of_version_1(options) == edits
+    assert formats.extract_version_1_edits(options) == edits
     assert options == left

@@ -73,7 +73,7 @@ def test_models_without_a_classifier(name, tmp_path):
 def test_a_classifier_that_reads_more_than_ours_is_refused_and_can_be_left_out(tmp_path):
     theirs = fill(transformers.Dinov2ForImageClassification(transformers.Dinov2Config(**DINO, **NAMES)))
     theirs.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"classifier.weight is \(3, 96\), the model's \(3, 48\)"):
+    with pytest.raises(ValueError, match=r"classifier.weight has shape \(3, 96\), expected \(3, 48\)"):
         vt.load(tmp_path)
     ours, images = vt.load(tmp_path, num_classes=0).eval(), torch.randn(1, 3, 28, 28)
     assert error(ours.features(images).tokens, theirs.dinov2(images).last_hidden_state) < TOLERANCE
@@ -197,10 +197,10 @@ def test_predicting_with_a_folder(tmp_path, capsys):
     (tmp_path / "kept.jsonl").unlink()
     assert main(["predict", str(tmp_path), str(tmp_path / "image.png")]) == 2
     error = capsys.readouterr().err
-    assert "a folder without weights" in error
-    assert "it holds image.png, model/" in error
+    assert "a folder without model.safetensors or pytorch_model.bin" in error
+    assert "it contains image.png, model/" in error
     report = vt.load_weights(vt.load(tmp_path / "model"), tmp_path / "model")
-    assert "there is no preprocessor_config.json: images are prepared as for ImageNet" in report.notes
+    assert "no preprocessor_config.json: ImageNet preprocessing is assumed" in report.notes
 
 
 def write(folder, **files):
@@ -215,33 +215,33 @@ def index(**where):
 INDEX = "model__safetensors__index__json"
 TINY = {"a": torch.zeros(2)}
 BAD = {
-    "empty": ({}, "a folder without weights .*it is empty"),
-    "others": ({"notes__txt": "x", "log__jsonl": "y"}, "it holds log.jsonl, notes.txt; name the weights file itself"),
-    "missing shard": ({INDEX: index(a="one.safetensors")}, "one.safetensors is missing, which model.safe"),
+    "empty": ({}, "a folder without model.safetensors or pytorch_model.bin; it is empty"),
+    "others": ({"notes__txt": "x", "log__jsonl": "y"}, "it contains log.jsonl, notes.txt; pass the path of"),
+    "missing shard": ({INDEX: index(a="one.safetensors")}, "one.safetensors, listed in model.safe.*, is missing"),
     "tensor not there": ({INDEX: index(a="there.safetensors", b="there.safetensors")}, r"lack 1 tensors .*\(b\)"),
-    "path outside": ({INDEX: index(a="../there.safetensors")}, "names a file outside of its folder"),
-    "absolute path": ({INDEX: index(a="/etc/passwd")}, "names a file outside of its folder"),
-    "index a list": ({INDEX: [1]}, "should hold one JSON object"),
-    "index without a map": ({INDEX: {"weight_map": [1]}}, "has no weight_map"),
-    "index of numbers": ({INDEX: index(a=3)}, "has no weight_map"),
+    "path outside": ({INDEX: index(a="../there.safetensors")}, "refers to a file outside its folder"),
+    "absolute path": ({INDEX: index(a="/etc/passwd")}, "refers to a file outside its folder"),
+    "index a list": ({INDEX: [1]}, "must contain one JSON object"),
+    "index without a map": ({INDEX: {"weight_map": [1]}}, "has no valid weight_map"),
+    "index of numbers": ({INDEX: index(a=3)}, "has no valid weight_map"),
     "index nested": ({INDEX: "[" * 100_000}, "not valid JSON"),
-    "no config": ({}, "does not say which model it belongs to"),
-    "config unknown": ({"config__json": {"model_type": "bert"}}, "model type 'bert', which is not known"),
-    "config empty": ({"config__json": {}}, "model type None, which is not known"),
-    "config null": ({"config__json": "null"}, "should hold one JSON object"),
-    "config a list": ({"config__json": "[]"}, "should hold one JSON object"),
-    "config of NaN": ({"config__json": '{"model_type": NaN}'}, "NaN is no number"),
+    "no config": ({}, "does not contain a known model config"),
+    "config unknown": ({"config__json": {"model_type": "bert"}}, "the unsupported model type 'bert'"),
+    "config empty": ({"config__json": {}}, "the unsupported model type None"),
+    "config null": ({"config__json": "null"}, "must contain one JSON object"),
+    "config a list": ({"config__json": "[]"}, "must contain one JSON object"),
+    "config of NaN": ({"config__json": '{"model_type": NaN}'}, "numbers must be finite, got NaN"),
     "act unknown": (
         {"config__json": {"model_type": "vit", "hidden_act": "quick_gelu"}},
-        "from which no model follows",
+        "describes no supported model",
     ),
     "architecture unknown": (
         {"config__json": {"architecture": "efficientnet_b0"}},
-        "is timm's 'efficientnet_b0', which is not known here",
+        "is timm's 'efficientnet_b0', an unsupported architecture",
     ),
     "settings of its own": (
         {"config__json": {"architecture": "vit_tiny_patch16_224", "model_args": {"act_layer": "relu"}}},
-        r"with settings of its own \(act_layer\); name it with model=",
+        r"with unsupported settings \(act_layer\); pass the model, e.g. model=",
     ),
     "absurd": ({"config__json": {"model_type": "vit", "num_hidden_layers": 10**9}}, "depth must lie"),
     "too wide": (
@@ -249,7 +249,7 @@ BAD = {
         "dim must be at most",
     ),
     "wide": ({"config__json": {"model_type": "vit", "hidden_size": 3 << 18, "num_hidden_layers": 1}}, "does not fit"),
-    "deep": ({"config__json": {"model_type": "vit"}}, "config.json: a config of 12 blocks cannot belong to"),
+    "deep": ({"config__json": {"model_type": "vit"}}, "config.json: the config has 12 blocks but the file only"),
 }  # fmt: skip
 
 

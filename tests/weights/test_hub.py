@@ -76,8 +76,8 @@ def test_a_run_is_published_with_its_numbers(hub, model, tmp_path, capsys):
 
 
 ERRORS = {
-    "no owner": ("cats", "a repository is named user/name, got 'cats'"),
-    "a path": ("a/b/c", "a repository is named user/name"),
+    "no owner": ("cats", "repository must have the form user/name, got 'cats'"),
+    "a path": ("a/b/c", "repository must have the form user/name"),
     "refused": ("forbidden/cats", "could not publish 'forbidden/cats' on the Hugging Face hub"),
 }
 
@@ -90,7 +90,7 @@ def test_mistakes_are_one_line(hub, model, name, message):
 
 
 def test_a_repository_that_does_not_exist(hub):
-    with pytest.raises(ValueError, match="could not fetch 'me/none' from the Hugging Face hub") as caught:
+    with pytest.raises(ValueError, match="could not download 'me/none' from the Hugging Face hub") as caught:
         vt.load("hf_hub:me/none")
     assert "\n" not in str(caught.value)
 

@@ -17,7 +17,7 @@ from vitreous.layers.window import Window
 def test_poolformer_under_timms_names_gives_timms_numbers(tmp_path):
     ours, theirs, images = ours_tiny("poolformer_s12"), timm_tiny("poolformer_s12"), torch.randn(2, 3, 64, 96)
     report = vt.load_weights(ours, theirs.state_dict())
-    assert report.notes == ["final_norm is 'pooled', as timm has it"]
+    assert report.notes == ["set final_norm='pooled' as in timm"]
     assert error(ours(images), theirs(images)) < TOLERANCE
     assert_every_block_matters(ours, lambda: ours(images))
     vt.save(ours, tmp_path / "model.safetensors")
@@ -60,7 +60,7 @@ def test_tables_of_a_map_smaller_than_a_window(size):
     ours, theirs, images = ours_small(4, size), timm_small(4, size), torch.randn(2, 3, *size)
     report = vt.load_weights(ours, theirs.state_dict())
     last = min(4, size[0] // 32), min(4, size[1] // 32)
-    said = f"stages.3.blocks.0.mixer.relative.table: made for a grid of {last[0]}×{last[1]}, put into the middle of 4×4"
+    said = f"stages.3.blocks.0.mixer.relative.table: made for a grid of {last[0]}×{last[1]}, padded to 4×4"
     assert (said in report.adapted) == (last != (4, 4))
     assert error(ours(images), theirs(images)) < TOLERANCE
 
@@ -84,9 +84,7 @@ def test_windows_of_another_size_and_a_map_smaller_than_those():
     theirs, size = timm_small(2, (64, 64)), (96, 160)
     ours = ours_small(7, size)
     report = vt.load_weights(ours, theirs.state_dict())
-    said = (
-        "stages.3.blocks.0.mixer.relative.table: made for a grid of 2×2, resampled to 3×5, put into the middle of 7×7"
-    )
+    said = "stages.3.blocks.0.mixer.relative.table: made for a grid of 2×2, resampled to 3×5, padded to 7×7"
     assert said in report.adapted
     given = theirs.layers[3].blocks[0].attn.relative_position_bias_table[None]
     table = ours.stages[3].blocks[0].mixer.relative.table.unflatten(1, (13, 13))
@@ -97,7 +95,7 @@ def test_windows_of_another_size_and_a_map_smaller_than_those():
 @torch.no_grad()
 def test_a_table_that_is_no_square_and_not_the_maps_is_refused():
     theirs, ours = timm_small(4, (64, 128)), ours_small(4, (128, 128))
-    with pytest.raises(ValueError, match="2 of another shape"):
+    with pytest.raises(ValueError, match="2 with a different shape"):
         vt.load_weights(ours, theirs.state_dict())
 
 

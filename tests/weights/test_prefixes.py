@@ -1,4 +1,4 @@
-"""What wrappers put before names is taken away, alone and nested, for every family's key maps."""
+"""Prefixes of wrappers, single and nested, are stripped for every family's key maps."""
 
 import pytest
 import timm
@@ -7,7 +7,7 @@ import torchvision
 
 import vitreous as vt
 from tests.parity import fill
-from vitreous.weights.prefixes import prefix_of, unwrapped
+from vitreous.weights.prefixes import strip_prefixes, stripped_prefix
 
 PREFIXES = (
     "module.",
@@ -36,7 +36,7 @@ def test_every_wrapper_and_those_around_it(prefix, vit):
     model = vt.create_model("vit_tiny_16", depth=2, image_size=32, num_classes=5)
     report = vt.load_weights(model, below(prefix, vit.state_dict()))
     assert report.source == "torchvision"
-    assert report.notes == [f"the prefix {prefix!r} was taken from their names"]
+    assert report.notes == [f"stripped the prefix {prefix!r} of the names"]
     assert torch.equal(model.blocks[1].mlp.fc2.weight, vit.encoder.layers[1].mlp[3].weight)
 
 
@@ -71,7 +71,7 @@ def test_every_family(name, prefix):
         reports = [vt.load_weights(ours, below(prefix, model.state_dict())) for model in (theirs, ours)]
     for report in reports:
         assert report.num_loaded == len(ours.state_dict())
-        assert f"the prefix {prefix!r} was taken from their names" in report.notes
+        assert f"stripped the prefix {prefix!r} of the names" in report.notes
     assert "timm" in reports[0].source
     assert reports[1].source == "Vitreous"
 
@@ -88,7 +88,7 @@ def test_errors_name_what_the_file_names(vit):
     with pytest.raises(ValueError, match=r"1 unknown \(module.model.encoder.extra\)"):
         vt.load_weights(model, state)
     state = below("module.", vit.state_dict() | {"class_token": torch.zeros(1, 1, 3)})
-    with pytest.raises(ValueError, match=r"1 of another shape \(module.class_token is"):
+    with pytest.raises(ValueError, match=r"1 with a different shape \(module.class_token has shape"):
         vt.load_weights(model, state)
 
 
@@ -114,6 +114,6 @@ def test_a_segmenter_in_a_wrapper():
     ],
 )
 def test_step_by_step(names, steps):
-    found = list(unwrapped(names))
-    assert [prefix_of(step) for step in found] == steps
+    found = list(strip_prefixes(names))
+    assert [stripped_prefix(step) for step in found] == steps
     assert all(sorted(step.values()) == sorted(names) for step in found)

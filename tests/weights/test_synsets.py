@@ -11,7 +11,7 @@ import vitreous as vt
 from tests.shared import SHARED, need_shared
 from vitreous.deploy.evaluate import match_classes
 from vitreous.spec import Labels
-from vitreous.weights.published import are_imagenets, imagenet_ids, imagenet_labels
+from vitreous.weights.published import are_imagenet_labels, imagenet_ids, imagenet_labels
 
 
 def imagenet_model(names=None):
@@ -58,9 +58,9 @@ def test_ids_of_other_classes_are_unknown():
 
 def test_names_that_are_not_imagenets_have_no_ids():
     names = [f"class {index}" for index in range(1000)]
-    assert are_imagenets(imagenet_labels())
-    assert not are_imagenets(Labels(tuple(names)))
-    assert not are_imagenets(Labels(imagenet_labels().names[:999]))
+    assert are_imagenet_labels(imagenet_labels())
+    assert not are_imagenet_labels(Labels(tuple(names)))
+    assert not are_imagenet_labels(Labels(imagenet_labels().names[:999]))
     with pytest.raises(ValueError, match="unknown to the model"):
         match_classes(imagenet_model(names), of("n01440764"))
 

@@ -33,7 +33,7 @@ from vitreous.tasks.metrics import PerClass, confusion, per_class, per_class_of
 from vitreous.tasks.multilabel import MultiLabel
 from vitreous.train.measure import measure
 from vitreous.train.parallel import World
-from vitreous.weights.published import are_imagenets, imagenet_ids
+from vitreous.weights.published import are_imagenet_labels, imagenet_ids
 
 WORDNET_ID = re.compile(r"n\d{8}")
 
@@ -199,7 +199,7 @@ def match_classes(model: Model, data: Dataset) -> list[int]:
             )
         return list(range(len(data.classes)))
     columns = {name: column for column, name in reversed(list(enumerate(names)))}
-    if any(WORDNET_ID.fullmatch(name) for name in data.classes) and are_imagenets(model.spec.labels):
+    if any(WORDNET_ID.fullmatch(name) for name in data.classes) and are_imagenet_labels(model.spec.labels):
         columns = {name: column for column, name in enumerate(imagenet_ids())} | columns
     unknown = [name for name in data.classes if name not in columns]
     if unknown:

@@ -1,1 +1,1 @@
-"""Reading and writing weights: files of ours, files of others, and the well-known public ones by name."""
+"""Save and load model weights: Vitreous files, third-party files and published weights by name."""

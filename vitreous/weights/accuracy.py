@@ -1,8 +1,8 @@
-"""Published accuracy on ImageNet-1k: which model, learned from what, tested at which size, by whom.
+"""Published ImageNet-1k accuracies with training data, test resolution and source.
 
 timm's numbers were measured by its author on the public weights, all in the same way: ``results-imagenet.csv`` of
-huggingface/pytorch-image-models at commit 0173a13. The other numbers are those of the models' authors, in their paper
-or in the README of their repository. DAT and the original CoAtNet are missing.
+huggingface/pytorch-image-models at commit 0173a13. The other numbers are from the paper or the repository's README of
+the models' authors. DAT and the original CoAtNet are missing.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ Data = Literal["in1k", "in1k, distilled", "in21k"]
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Share of the 50,000 validation images whose class was the first guess, in per cent."""
+    """Top-1 accuracy on the 50,000 validation images, in percent."""
 
     model: str
     top1: float
     pixels: int
-    data: Data  # what it learned from; in21k: ImageNet with 12,000 to 22,000 classes, then fine-tuned on 1,000
+    data: Data  # training data; in21k: ImageNet with 12,000 to 22,000 classes, then fine-tuned on 1,000
     source: str  # timm, the authors' repository, or their paper
 
 
@@ -101,5 +101,5 @@ PUBLISHED_ACCURACY: list[Accuracy] = [
 
 
 def best(model: str) -> Accuracy | None:
-    """The highest of those above for a model, whatever it learned from."""
+    """Return the highest published accuracy of a model, regardless of the training data; None if there is none."""
     return max((row for row in PUBLISHED_ACCURACY if row.model == model), key=lambda row: row.top1, default=None)

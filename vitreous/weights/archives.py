@@ -1,4 +1,4 @@
-"""Zip archives of others, looked into before anything is unpacked; and NumPy's, in which JAX keeps its weights."""
+"""Inspect third-party zip archives before unpacking, and read NumPy's .npz, the weights format of JAX models."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.files import open_file
-from vitreous.weights.bounds import check_number
+from vitreous.weights.bounds import check_tensor_count
 
-BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError)
-#: How much larger than the file its arrays may be: weights hardly shrink by compression, but a small file may.
-MOST_GROWTH, SMALL = 4, 1 << 26
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError)
+#: Limit of the unpacked size: MAX_GROWTH × file size + ALLOWANCE. Weights hardly compress, but a small file may.
+MAX_GROWTH, ALLOWANCE = 4, 1 << 26
 
 
-def entries_of(path: Path) -> list[zipfile.ZipInfo]:
-    """What a zip archive holds, by its table of contents."""
+def list_entries(path: Path) -> list[zipfile.ZipInfo]:
+    """List the entries of a zip archive from its table of contents."""
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
             return archive.infolist()
-    except BROKEN as error:
-        raise ValueError(f"{path} is damaged or cut off ({error}); fetch or save it again") from None
+    except ZIP_ERRORS as error:
+        raise ValueError(f"{path} is damaged or truncated ({error}); download or save it again") from None
 
 
 def is_npz(entries: list[zipfile.ZipInfo]) -> bool:
@@ -35,25 +35,25 @@ def is_npz(entries: list[zipfile.ZipInfo]) -> bool:
 
 
 def read_npz(path: Path, entries: list[zipfile.ZipInfo]) -> dict[str, Tensor]:
-    """Every array as a tensor, under the name it has there; no pickle is read."""
-    check_number(len(entries))
+    """Read every array as a tensor under its name in the file; pickled objects are refused."""
+    check_tensor_count(len(entries))
     total, size = sum(entry.file_size for entry in entries), path.stat().st_size
-    if total > MOST_GROWTH * size + SMALL:
-        raise ValueError(f"{path} would unpack {size:,} bytes to {total:,}, which no weights do; fetch it again")
+    if total > MAX_GROWTH * size + ALLOWANCE:
+        raise ValueError(f"{path} would unpack {size:,} to {total:,} bytes, too many for weights; download it again")
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
             return {entry.filename.removesuffix(".npy"): read_array(archive, entry) for entry in entries}
-    except BROKEN as error:
-        raise ValueError(f"{path} is damaged or no array of numbers ({error}); fetch or save it again") from None
+    except ZIP_ERRORS as error:
+        raise ValueError(f"{path} is damaged or not a numeric array ({error}); download or save it again") from None
 
 
 def read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Tensor:
-    """Refuse what claims more values than it brings, before memory is taken for them."""
+    """Read an array; refuse one that claims more values than the file holds before memory is allocated for it."""
     with archive.open(entry) as stream:
         shape, _, dtype = read_header(stream)
-        held = entry.file_size - stream.tell()
-    if dtype.hasobject or math.prod(shape) * dtype.itemsize > held:
-        raise ValueError(f"{entry.filename} claims {shape} values of {dtype} in {held:,} bytes")
+        available = entry.file_size - stream.tell()
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize > available:
+        raise ValueError(f"{entry.filename} claims {shape} values of {dtype} but has {available:,} bytes")
     with archive.open(entry) as stream:
         return as_tensor(np.lib.format.read_array(stream, allow_pickle=False))
 
@@ -66,9 +66,9 @@ def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
-    """NumPy has no bfloat16: JAX's files have two bytes without a meaning in its place."""
+    """Convert an array to a tensor; JAX writes bfloat16, unknown to NumPy, as two untyped bytes."""
     if array.dtype.kind == "V" and array.dtype.itemsize == 2:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"values of {array.dtype} are no weights")
+        raise ValueError(f"weights must be numbers, got values of type {array.dtype}")
     return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))

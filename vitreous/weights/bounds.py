@@ -1,7 +1,7 @@
-"""How large a model a file may ask for: checked before it is built, so that no description costs memory or minutes.
+"""Limits on the model that a file may describe, checked before it is built so that no file can exhaust memory or time.
 
-What tensors a config needs is compared with those that the file holds, on the meta device. These bounds are for what
-takes time or memory even there: each lies far beyond every model that is known.
+The tensors of a config are compared with those in the file on the meta device. These limits apply to anything that
+takes time or memory even there; each is far above every known model.
 """
 
 from __future__ import annotations
@@ -13,50 +13,51 @@ from typing import Any
 from vitreous.models.base import ModelConfig
 from vitreous.options import Options
 
-MOST = {"image_size": 1 << 14, "num_channels": 1 << 12, "num_classes": 1 << 24, "num_features": 1 << 14}
-LARGEST = 1 << 20  # any other number
-MOST_CELLS = 1 << 22  # of the grid that an image's patches make
-MOST_TENSORS = 1 << 16
-MOST_EDITS = 1 << 8
-LONGEST_TEXT = 1 << 24  # of a description, in characters
+LIMITS = {"image_size": 1 << 14, "num_channels": 1 << 12, "num_classes": 1 << 24, "num_features": 1 << 14}
+DEFAULT_LIMIT = 1 << 20  # of any other number
+MAX_PATCHES = 1 << 22  # of an image
+MAX_TENSORS = 1 << 16
+MAX_EDITS = 1 << 8
+MAX_JSON_LENGTH = 1 << 24  # characters
 
 
 def check_bounds(config: ModelConfig) -> None:
-    """Refuse a config that no model could have."""
-    for name, value in numbers_in(config):
-        if value > (most := MOST.get(name, LARGEST)):
-            raise ValueError(f"{name} must be at most {most:,} in a file, got {value:,}")
+    """Raise ``ValueError`` if a number in a config exceeds its limit."""
+    for name, value in numeric_options(config):
+        if value > (limit := LIMITS.get(name, DEFAULT_LIMIT)):
+            raise ValueError(f"{name} must be at most {limit:,} in a file, got {value:,}")
     patch = getattr(config, "patch_size", (4, 4))
-    cells = -(-config.image_size[0] // patch[0]) * -(-config.image_size[1] // patch[1])
-    if cells > MOST_CELLS:
-        raise ValueError(f"an image of {config.image_size} pixels in patches of {patch} has {cells:,} cells: too many")
+    patches = -(-config.image_size[0] // patch[0]) * -(-config.image_size[1] // patch[1])
+    if patches > MAX_PATCHES:
+        size = f"image_size {config.image_size} and patch_size {patch}"
+        raise ValueError(f"{size} give {patches:,} patches; at most {MAX_PATCHES:,} are allowed in a file")
 
 
-def check_number(num_tensors: int) -> None:
-    if num_tensors > MOST_TENSORS:
-        raise ValueError(f"{num_tensors:,} tensors are more than any model has, which is at most {MOST_TENSORS:,}")
+def check_tensor_count(num_tensors: int) -> None:
+    if num_tensors > MAX_TENSORS:
+        raise ValueError(f"a file may hold at most {MAX_TENSORS:,} tensors, got {num_tensors:,}")
 
 
 def check_blocks(config: ModelConfig | None, num_tensors: int) -> None:
-    """Refuse a config with more blocks than there are tensors: building each of them takes a while."""
-    named = numbers_in(config) if config is not None else ()
-    if (blocks := sum(value for name, value in named if name in ("depth", "depths"))) > num_tensors:
-        raise ValueError(f"a config of {blocks:,} blocks cannot belong to the file's {num_tensors:,} tensors")
+    """Refuse a config with more blocks than the file has tensors, because building each block takes time."""
+    numbers = numeric_options(config) if config is not None else ()
+    if (blocks := sum(value for name, value in numbers if name in ("depth", "depths"))) > num_tensors:
+        raise ValueError(f"the config has {blocks:,} blocks but the file only {num_tensors:,} tensors; save it again")
 
 
-def numbers_in(options: Options) -> Iterator[tuple[str, float]]:
-    """Every number of settings with its name, also in rows and in settings inside of these."""
+def numeric_options(options: Options) -> Iterator[tuple[str, float]]:
+    """Yield the name and value of every number in a config, including those in lists and nested options."""
     for field in fields(options):
-        for value in flat(getattr(options, field.name)):
+        for value in flatten(getattr(options, field.name)):
             if isinstance(value, Options):
-                yield from numbers_in(value)
+                yield from numeric_options(value)
             elif isinstance(value, int | float):
                 yield field.name, value
 
 
-def flat(value: Any) -> Iterator[Any]:
+def flatten(value: Any) -> Iterator[Any]:
     if isinstance(value, tuple | list):
         for part in value:
-            yield from flat(part)
+            yield from flatten(part)
     else:
         yield value

@@ -1,4 +1,4 @@
-"""Fit a file's tensors, already under our names, to a model: head, channels and positions; refuse what is left over."""
+"""Fit tensors with Vitreous names to a model: adapt head, channels and positions, and refuse remaining mismatches."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ POSITIONS = (Learned, LearnedAxes, RelativeBias)
 
 @dataclass
 class LoadReport:
-    """What happened to the weights; ``print(report)`` says it in words."""
+    """Result of loading weights; ``print(report)`` shows a readable summary."""
 
     source: str
     num_loaded: int = 0
-    notes: list[str] = field(default_factory=list)  # which part of the file was read, and how it was understood
-    adapted: list[str] = field(default_factory=list)  # changed to fit, and how
-    fresh: list[str] = field(default_factory=list)  # kept at their initial values
-    unused: list[str] = field(default_factory=list)  # in the file, without a place here
+    notes: list[str] = field(default_factory=list)  # the part of the file that was read, and how it was interpreted
+    adapted: list[str] = field(default_factory=list)  # changed to fit the model, and how
+    fresh: list[str] = field(default_factory=list)  # not loaded: initial values are kept
+    unused: list[str] = field(default_factory=list)  # in the file, but not in the model
 
     def __str__(self) -> str:
         lines = [f"loaded {self.num_loaded} tensors, named as in {self.source}"]
         lines += [f"  {line}" for line in self.notes]
         lines += [f"  adapted: {line}" for line in self.adapted]
-        lines += [f"  new, untrained: {name}" for name in self.fresh]
-        lines += [f"  not needed: {name}" for name in self.unused]
+        lines += [f"  newly initialized: {name}" for name in self.fresh]
+        lines += [f"  unused: {name}" for name in self.unused]
         return "\n".join(lines)
 
 
 def fit_head(model: Model, tensors: dict[str, Tensor], report: LoadReport, *, head: str) -> None:
-    """Heads that are all there with another number of classes, or not there at all, stay as the model has them."""
+    """Keep the model's own heads if the file has none or their number of classes differs."""
     num_classes = model.config.num_classes
     keys = [f"{name}.{part}" for name in model.head_names for part in ("weight", "bias")]
-    known = model.state_dict() if num_classes else tensors
-    keys += [key for key in known if key.split(".")[0] in model.head_names and key not in keys]  # a hidden layer's
+    source = model.state_dict() if num_classes else tensors
+    keys += [key for key in source if key.split(".")[0] in model.head_names and key not in keys]  # of hidden layers
     counts = {
         name: len(bias) for name in model.head_names if (bias := tensors.get(f"{name}.bias")) is not None and bias.ndim
     }
@@ -60,55 +60,55 @@ def fit_head(model: Model, tensors: dict[str, Tensor], report: LoadReport, *, he
     found = f"{next(iter(counts.values()))} classes" if counts else "no classifier"
     if head == "strict":
         raise ValueError(
-            f"the weights have {found}, the model {num_classes} classes; build it with the same number, "
-            "or use head='adapt' to start with a new head"
+            f"the weights have {found}, the model has {num_classes} classes; build it with the same number, "
+            "or use head='adapt' to initialize a new head"
         )
     for key in keys:
         tensors.pop(key, None)
     report.fresh += keys
     report.adapted.append(
-        f"{' and '.join(model.head_names)}: {found} in the file, {num_classes} in the model: a new one"
+        f"{' and '.join(model.head_names)}: {found} in the file, {num_classes} in the model, re-initialized"
     )
 
 
 def fit_channels(model: Model, tensors: dict[str, Tensor], report: LoadReport) -> None:
-    """Filters for RGB made to fit other images: those of the first convolution, and of others that see pixels too."""
-    wanted, own = model.config.num_channels, model.state_dict()
+    """Adapt RGB filters to the model's input channels, in the first convolution and any other that reads pixels."""
+    expected, own = model.config.num_channels, model.state_dict()
     first = next((name for name, tensor in own.items() if tensor.ndim == 4), "")
-    if first not in tensors or tensors[first].ndim != 4 or tensors[first].shape[1] in (0, wanted):
+    if first not in tensors or tensors[first].ndim != 4 or tensors[first].shape[1] in (0, expected):
         return
     given = tensors[first].shape[1]
-    for key, fitting in ((name, tensor.shape) for name, tensor in own.items() if name in tensors):
+    for key, shape in ((name, tensor.shape) for name, tensor in own.items() if name in tensors):
         filters = tensors[key]
-        if filters.ndim == len(fitting) == 4 and filters.shape[1] == given and fitting[1] == wanted:
-            tensors[key], how = refit(filters, wanted)
-            report.adapted.append(f"{key}: {given} channels in the file, {wanted} in the model: {how}")
+        if filters.ndim == len(shape) == 4 and filters.shape[1] == given and shape[1] == expected:
+            tensors[key], how = adapt_filters(filters, expected)
+            report.adapted.append(f"{key}: {given} channels in the file, {expected} in the model, {how}")
 
 
-def refit(filters: Tensor, wanted: int) -> tuple[Tensor, str]:
-    """Summed into one channel, or repeated and rescaled over others, so that responses keep their size."""
-    if wanted == 1:
+def adapt_filters(filters: Tensor, num_channels: int) -> tuple[Tensor, str]:
+    """Sum filters to one channel, or repeat and rescale them for several, so that responses keep their scale."""
+    if num_channels == 1:
         return filters.sum(1, keepdim=True), "summed over channels"
     given = filters.shape[1]
-    repeated = filters.repeat(1, -(-wanted // given), 1, 1)[:, :wanted]
-    return repeated * (given / wanted), "repeated and rescaled"
+    repeated = filters.repeat(1, -(-num_channels // given), 1, 1)[:, :num_channels]
+    return repeated * (given / num_channels), "repeated and rescaled"
 
 
-def fit_positions(model: Model, tensors: dict[str, Tensor], report: LoadReport, twin: Model | None) -> None:
-    """Tables made for another grid are resampled. ``twin`` knows which; without it the grid is taken to be square."""
-    known = dict(twin.named_modules()) if twin is not None else {}
+def fit_positions(model: Model, tensors: dict[str, Tensor], report: LoadReport, source: Model | None) -> None:
+    """Resample position tables from the grid of the ``source`` model; without it, assume a square grid."""
+    source_modules = dict(source.named_modules()) if source is not None else {}
     for path, module in model.named_modules():
         if not isinstance(module, POSITIONS):
             continue
         for name, parameter in module.named_parameters(recurse=False):
             given = tensors.get(f"{path}.{name}")
-            if given is None or not alike(given, parameter):
+            if given is None or not equal_except_rows(given, parameter):
                 continue
-            maker = known.get(path)
-            if isinstance(module, RelativeBias) and name == "table" and not made_by(given, maker):
-                fit_window(module, f"{path}.{name}", used_window(model, path), tensors, report)
+            original = source_modules.get(path)
+            if isinstance(module, RelativeBias) and name == "table" and not has_table_shape(given, original):
+                fit_window_table(module, f"{path}.{name}", effective_window(model, path), tensors, report)
                 continue
-            old_grid = maker.grid if isinstance(maker, POSITIONS) else guess_grid(given, module)
+            old_grid = original.grid if isinstance(original, POSITIONS) else infer_grid(given, module)
             if old_grid is not None:
                 fit_table(module, path, name, old_grid, tensors, report)
 
@@ -125,42 +125,46 @@ def fit_table(
     given = tensors[key]
     try:
         adapted = module.adapt(name, given, old_grid)
-    except ValueError:  # its rows make no sense for that grid: check_fit names both shapes
+    except ValueError:  # the number of rows does not match the grid: check_fit reports both shapes
         return
     tensors[key] = adapted
     if old_grid != module.grid and adapted is not given:
-        report.adapted.append(f"{key}: made for a grid of {show(old_grid)}, resampled to {show(module.grid)}")
+        report.adapted.append(
+            f"{key}: made for a grid of {format_grid(old_grid)}, resampled to {format_grid(module.grid)}"
+        )
     elif adapted is not given:
-        report.adapted.append(f"{key}: no rows for class and distillation token in the file: zeros added")
+        report.adapted.append(f"{key}: no rows for class and distillation tokens in the file, zeros added")
 
 
-def fit_window(module: RelativeBias, key: str, used: Grid, tensors: dict[str, Tensor], report: LoadReport) -> None:
-    """Others keep a table as large as the map where that is smaller than a window, we one for whole windows.
+def fit_window_table(
+    module: RelativeBias, key: str, window: Grid, tensors: dict[str, Tensor], report: LoadReport
+) -> None:
+    """Adapt a third-party relative bias table to the model's window.
 
-    A table of ``used`` cells is put into the middle of a whole one, where a map of that size finds it; one made for
-    another map is resampled to that first.
+    If the feature map is smaller than a window, third-party tables have the size of the map (``window``), and Vitreous
+    tables that of the full window: the table is resampled to ``window`` if needed, then padded around its center.
     """
     given = tensors[key]
-    old_grid = None if given.shape == module.table.shape else guess_window(given, used)
+    old_grid = None if given.shape == module.table.shape else infer_window(given, window)
     if old_grid is None:
         return
-    table = resample(given, offsets(old_grid), offsets(used))
-    tensors[key] = in_the_middle(table, used, module.grid)
-    resampled = f", resampled to {show(used)}" if old_grid != used else ""
-    placed = f", put into the middle of {show(module.grid)}" if used != module.grid else ""
-    report.adapted.append(f"{key}: made for a grid of {show(old_grid)}{resampled}{placed}")
+    table = resample(given, offsets(old_grid), offsets(window))
+    tensors[key] = pad_table(table, window, module.grid)
+    resampled = f", resampled to {format_grid(window)}" if old_grid != window else ""
+    padded = f", padded to {format_grid(module.grid)}" if window != module.grid else ""
+    report.adapted.append(f"{key}: made for a grid of {format_grid(old_grid)}{resampled}{padded}")
 
 
-def in_the_middle(table: Tensor, used: Grid, whole: Grid) -> Tensor:
-    """A table of offsets with its edges repeated up to the offsets of a larger grid."""
-    rows, columns = (large - small for large, small in zip(whole, used, strict=True))
-    offset_map = rearrange(table, "b (y x) h -> b h y x", y=offsets(used)[0])
+def pad_table(table: Tensor, grid: Grid, larger: Grid) -> Tensor:
+    """Pad a table of relative offsets to those of a larger grid by repeating its edges."""
+    rows, columns = (large - small for large, small in zip(larger, grid, strict=True))
+    offset_map = rearrange(table, "b (y x) h -> b h y x", y=offsets(grid)[0])
     padded = F.pad(offset_map.float(), (columns, columns, rows, rows), mode="replicate")
     return rearrange(padded, "b h y x -> b (y x) h").to(table.dtype)
 
 
-def used_window(model: Model, path: str) -> Grid:
-    """The cells that a relative bias is asked about at the model's own image size."""
+def effective_window(model: Model, path: str) -> Grid:
+    """Return the window size that a relative bias has at the model's image size."""
     module, attention = model.get_submodule(path), model.get_submodule(path.rpartition(".")[0])
     if not isinstance(attention, WindowAttention):
         assert isinstance(module, RelativeBias)
@@ -169,17 +173,17 @@ def used_window(model: Model, path: str) -> Grid:
     return attention.partition(grid_of(model.config.image_size, model.strides[int(stage[1]) if stage else -1])).window
 
 
-def made_by(table: Tensor, maker: nn.Module | None) -> bool:
-    return isinstance(maker, RelativeBias) and table.shape == maker.table.shape
+def has_table_shape(table: Tensor, module: nn.Module | None) -> bool:
+    return isinstance(module, RelativeBias) and table.shape == module.table.shape
 
 
-def alike(given: Tensor, wanted: Tensor) -> bool:
-    """Equal in all but the number of rows."""
-    return given.ndim == wanted.ndim and given.shape[:-2] == wanted.shape[:-2] and given.shape[-1:] == wanted.shape[-1:]
+def equal_except_rows(a: Tensor, b: Tensor) -> bool:
+    """Return whether two shapes are equal except for the number of rows."""
+    return a.ndim == b.ndim and a.shape[:-2] == b.shape[:-2] and a.shape[-1:] == b.shape[-1:]
 
 
-def guess_grid(table: Tensor, module: Learned | LearnedAxes | RelativeBias) -> Grid | None:
-    """The grid of a table whose file does not name it: a square if the count allows one, else the model's own."""
+def infer_grid(table: Tensor, module: Learned | LearnedAxes | RelativeBias) -> Grid | None:
+    """Infer the grid of a table from its number of rows: a square if possible, else the model's grid."""
     if not isinstance(module, Learned):
         return None
     counts = [table.shape[1] - num_prefix for num_prefix in (module.num_prefix, 0)]
@@ -192,27 +196,27 @@ def guess_grid(table: Tensor, module: Learned | LearnedAxes | RelativeBias) -> G
     return None
 
 
-def guess_window(table: Tensor, used: Grid) -> Grid | None:
-    """The cells whose offsets a table has a row for: those in use, or a square."""
-    rows, columns = offsets(used)
+def infer_window(table: Tensor, window: Grid) -> Grid | None:
+    """Infer the window of a table from its number of rows: ``window`` if that matches, else a square."""
+    rows, columns = offsets(window)
     if table.shape[-2] == rows * columns:
-        return used
+        return window
     side = math.isqrt(table.shape[-2])
     return ((side + 1) // 2, (side + 1) // 2) if side % 2 and side * side == table.shape[-2] else None
 
 
-def show(grid: Grid) -> str:
+def format_grid(grid: Grid) -> str:
     return f"{grid[0]}×{grid[1]}"
 
 
-def check_dtypes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: str) -> None:
-    odd = [
+def check_dtypes(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: str) -> None:
+    invalid = [
         f"{name} is {tensor.dtype}"
         for name, tensor in tensors.items()
-        if tensor.dtype not in FLOATS and name in wanted and tensor.dtype != wanted[name].dtype
+        if tensor.dtype not in FLOATS and name in expected and tensor.dtype != expected[name].dtype
     ]
-    if odd:
-        raise ValueError(f"{where} holds tensors that are no floating-point weights: {shorten(odd)}")
+    if invalid:
+        raise ValueError(f"{where} must contain floating-point weights: {shorten(invalid)}")
 
 
 def check_fit(
@@ -220,24 +224,26 @@ def check_fit(
     tensors: Mapping[str, Tensor],
     where: str,
     translation: Translation | None = None,
-    may_miss: list[str] | None = None,
+    may_be_missing: list[str] | None = None,
 ) -> None:
-    """Every tensor in its place with its shape, or one error that lists what is not, by the file's own names."""
+    """Require the model's tensor names and shapes; the error lists all mismatches by their names in the file."""
     origin = translation.origin if translation is not None else {}
-    wanted = model.state_dict()
-    missing = [name for name in wanted if name not in tensors and name not in (may_miss or [])]
-    unknown = [origin.get(name, name) for name in tensors if name not in wanted]
-    misfits = [
-        f"{origin.get(name, name)} is {tuple(tensor.shape)}, the model's {tuple(wanted[name].shape)}"
+    expected = model.state_dict()
+    missing = [name for name in expected if name not in tensors and name not in (may_be_missing or [])]
+    unknown = [origin.get(name, name) for name in tensors if name not in expected]
+    mismatched = [
+        f"{origin.get(name, name)} has shape {tuple(tensor.shape)}, expected {tuple(expected[name].shape)}"
         for name, tensor in tensors.items()
-        if name in wanted and tensor.shape != wanted[name].shape
+        if name in expected and tensor.shape != expected[name].shape
     ]
     if translation is not None:
         unknown += translation.unmapped
     problems = [
-        f"{len(names)} {what} ({shorten(names)})"
-        for names, what in ((missing, "missing"), (unknown, "unknown"), (misfits, "of another shape"))
+        f"{len(names)} {problem} ({shorten(names)})"
+        for names, problem in ((missing, "missing"), (unknown, "unknown"), (mismatched, "with a different shape"))
         if names
     ]
     if problems:
-        raise ValueError(f"{where} does not fit {type(model).__name__}: {'; '.join(problems)}; is it the right model?")
+        raise ValueError(
+            f"{where} does not fit {type(model).__name__}: {'; '.join(problems)}; check that it is for this model"
+        )

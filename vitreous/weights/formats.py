@@ -1,10 +1,10 @@
-"""The metadata of our files, and former versions of it brought up to date.
+"""Write and read the metadata of Vitreous files, and convert earlier versions of it.
 
-| version | what came with it |
+| version | changes |
 |---|---|
 | 1 | ``format``, ``version``, ``family``, ``config``, ``spec`` |
-| 2 | ``edits``; options named ``folded``, which said what the edit ``fold`` says, are gone |
-| 3 | tensors of blocks are named ``blocks.0…`` in most families, where they were ``layers.0…`` |
+| 2 | ``edits`` added; the edit ``fold`` replaces the options named ``folded`` |
+| 3 | block tensors renamed from ``layers.0…`` to ``blocks.0…`` in most families |
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from vitreous.models import FAMILIES
 from vitreous.models.base import Model, ModelConfig
 from vitreous.models.edit import Edit
 from vitreous.spec import Spec
-from vitreous.weights.bounds import LONGEST_TEXT, MOST_EDITS
+from vitreous.weights.bounds import MAX_EDITS, MAX_JSON_LENGTH
 
 FORMAT, VERSION = "vitreous", 3
-FORMER_BLOCKS = re.compile(r"(^|\.)layers\.(?=\d)")
+OLD_BLOCK_NAMES = re.compile(r"(^|\.)layers\.(?=\d)")
 
 
 def metadata_of(model: Model) -> dict[str, str]:
-    """Describe a model in the words that :func:`parse_metadata` reads."""
+    """Write a model's metadata; :func:`parse_metadata` reads it."""
     return {
         "format": FORMAT,
         "version": str(VERSION),
@@ -44,14 +44,14 @@ def edits_to_json(edits: Iterable[Edit]) -> list[dict[str, Any]]:
     for edit in edits:
         if EDITS.get(edit.name) is not type(edit):
             raise ValueError(
-                f"{type(edit).__name__} is not in the table of edits, so that a file could not be read back; "
-                f"add it: vitreous.compress.edits.EDITS[{edit.name!r}] = {type(edit).__name__}"
+                f"cannot save the edit {type(edit).__name__}, because it is not registered; "
+                f"register it: vitreous.compress.edits.EDITS[{edit.name!r}] = {type(edit).__name__}"
             )
     return [edit.to_json() for edit in edits]
 
 
 def family_of(config: ModelConfig) -> str:
-    """The name under which a file's reader finds the config again; one with parts of one's own has none."""
+    """Return the key of a config in ``FAMILIES``; for a custom config or one with custom parts, its class name."""
     for name, family in FAMILIES.items():
         if type(config) is family.config:
             try:
@@ -63,53 +63,53 @@ def family_of(config: ModelConfig) -> str:
 
 
 def parse_metadata(metadata: Mapping[str, str]) -> tuple[ModelConfig | None, tuple[Edit, ...], Spec]:
-    """ModelConfig (None where the family is not ours), edits and spec, whatever version wrote them."""
+    """Read the config (None if the family is unknown), edits and spec of metadata of any version."""
     version = int(metadata["version"])
     if version > VERSION:
         raise ValueError(
-            f"format version {version} was written by a newer Vitreous, this one reads up to {VERSION}; upgrade"
+            f"format version {version} is newer than the versions supported here (up to {VERSION}); upgrade Vitreous"
         )
     spec = Spec.from_json(strict_json(metadata["spec"]))
     options = strict_json(metadata["config"])
-    edits = strict_json(metadata["edits"]) if version > 1 else edits_of_version_1(options)
+    edits = strict_json(metadata["edits"]) if version > 1 else extract_version_1_edits(options)
     if not isinstance(edits, list):
         raise ValueError(f"edits must be a list, got {edits!r:.80}")
-    if len(edits) > MOST_EDITS:
-        raise ValueError(f"{len(edits):,} edits are more than {MOST_EDITS}")
-    replayed = tuple(find_edit(edit) for edit in edits)
+    if len(edits) > MAX_EDITS:
+        raise ValueError(f"a file may have at most {MAX_EDITS} edits, got {len(edits):,}")
+    found = tuple(find_edit(edit) for edit in edits)
     if metadata["family"] not in FAMILIES:
-        return None, replayed, spec
+        return None, found, spec
     config = FAMILIES[metadata["family"]].config().override(**options)
     spec.labels.check(config.num_classes)
-    return config, replayed, spec
+    return config, found, spec
 
 
-def under_current_names(tensors: Mapping[str, Tensor], expected: Container[str]) -> dict[str, Tensor]:
-    """The tensors of any version's file under the names that its model expects today."""
-    renamed = {name: FORMER_BLOCKS.sub(r"\1blocks.", name) for name in tensors}
+def rename_old_tensors(tensors: Mapping[str, Tensor], expected: Container[str]) -> dict[str, Tensor]:
+    """Rename the tensors of a file of any version to the current names."""
+    renamed = {name: OLD_BLOCK_NAMES.sub(r"\1blocks.", name) for name in tensors}
     return {renamed[name] if renamed[name] in expected else name: tensor for name, tensor in tensors.items()}
 
 
 def strict_json(text: str) -> Any:
-    """JSON without the numbers that are none, which Python reads: NaN, Infinity, and 1e999."""
-    if len(text) > LONGEST_TEXT:
-        raise ValueError(f"{len(text):,} characters are more than any description has")
-    return json.loads(text, parse_constant=finite, parse_float=finite)
+    """Parse JSON; refuse the non-finite numbers that Python accepts: NaN, Infinity and 1e999."""
+    if len(text) > MAX_JSON_LENGTH:
+        raise ValueError(f"JSON may have at most {MAX_JSON_LENGTH:,} characters, got {len(text):,}")
+    return json.loads(text, parse_constant=parse_finite, parse_float=parse_finite)
 
 
-def finite(text: str) -> float:
+def parse_finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text} is no number")
+        raise ValueError(f"numbers must be finite, got {text}")
     return number
 
 
-def edits_of_version_1(options: Any) -> list[str]:
-    """Take ``folded`` out of a config's JSON, wherever it stands, and say it as an edit."""
-    return ["fold"] if any(take_out(options, "folded")) else []
+def extract_version_1_edits(options: Any) -> list[str]:
+    """Remove all options ``folded`` from a config's JSON in place, and return the equivalent edits."""
+    return ["fold"] if any(pop_nested(options, "folded")) else []
 
 
-def take_out(value: Any, name: str) -> list[Any]:
-    """Remove a key from nested JSON in place; returns its values."""
+def pop_nested(value: Any, name: str) -> list[Any]:
+    """Remove all occurrences of a key from nested JSON in place, and return their values."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    taken = [value.pop(name)] if isinstance(value, dict) and name in value else []
-    return taken + [found for part in list(parts) for found in take_out(part, name)]
+    removed = [value.pop(name)] if isinstance(value, dict) and name in value else []
+    return removed + [found for part in list(parts) for found in pop_nested(part, name)]

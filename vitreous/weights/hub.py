@@ -1,6 +1,6 @@
 """Models in repositories of the Hugging Face hub, named ``hf_hub:user/name``.
 
-Nothing is downloaded except for a repository that the caller names.
+Only repositories named by the caller are downloaded.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 from vitreous.weights.reading import first_line
 
 PREFIXES = ("hf_hub:", "hf-hub:", "hf://")
-#: What is downloaded of a repository: weights in any form that can be read, and what describes them.
+#: Files to download from a repository: weights in all supported formats, and their configuration.
 FILES = ("*.safetensors", "*.safetensors.index.json", "config.json", "pytorch_model*")
 
 
 def repository_of(source: object) -> str | None:
-    """The repository in ``hf_hub:user/name``, or None if the source does not name one."""
+    """Return the repository in ``hf_hub:user/name``, or None if the source is not a repository."""
     if not isinstance(source, str):
         return None
     return next((source.removeprefix(prefix) for prefix in PREFIXES if source.startswith(prefix)), None)
@@ -28,4 +28,4 @@ def fetch_repository(repository: str) -> Path:
     try:
         return Path(hub.snapshot_download(repository, allow_patterns=list(FILES)))
     except Exception as error:  # network, permission and naming errors are of many types
-        raise ValueError(f"could not fetch {repository!r} from the Hugging Face hub: {first_line(error)}") from None
+        raise ValueError(f"could not download {repository!r} from the Hugging Face hub: {first_line(error)}") from None

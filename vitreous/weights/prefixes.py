@@ -1,7 +1,7 @@
-"""What wrappers put before every name of a state dict, taken away for all key maps alike.
+"""Strip the prefixes that wrappers add to the names of a state dict, before any key map is applied.
 
-DDP puts ``module.`` there, torch.compile ``_orig_mod.``, Lightning ``model.``, transformers ``vit.``, JAX ``params/``,
-and everybody's own class the name of its attribute; and all of them wrap each other.
+DDP adds ``module.``, torch.compile ``_orig_mod.``, Lightning ``model.``, transformers ``vit.``, JAX ``params/``, and a
+user's own class the name of its attribute. Wrappers may be nested.
 """
 
 from __future__ import annotations
@@ -10,40 +10,40 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from vitreous.weights.structure import plain_name
+from vitreous.weights.structure import strip_wrappers
 
-PART = re.compile(r"[^./]+[./]")
-DEEPEST = 4  # wrappers around wrappers
+PREFIX = re.compile(r"[^./]+[./]")
+MAX_DEPTH = 4  # of nested wrappers
 
 
-def unwrapped(names: Iterable[str]) -> Iterator[dict[str, str]]:
-    """Yield the names as they are, then without what most of them begin with, then without what most begin with then.
+def strip_prefixes(names: Iterable[str]) -> Iterator[dict[str, str]]:
+    """Yield the names unchanged, then with the most common prefix stripped, then with the next one stripped, and so on.
 
-    Each time as {name: the name in the file}. What begins otherwise, such as a classifier beside a ``backbone.``, keeps
-    its name. Names of which two would become one are left alone.
+    Each result is {name: name in the file}. Names without the prefix, such as a classifier next to ``backbone.``, are
+    kept. A prefix is stripped only if the names remain unique.
     """
-    short = {name: plain_name(name) for name in names}
-    if not distinct(short):
+    short = {name: strip_wrappers(name) for name in names}
+    if not are_unique(short):
         short = {name: name for name in short}
-    yield inverse(short)
-    for _ in range(DEEPEST):
-        starts = Counter(match[0] for name in short.values() if (match := PART.match(name)))
-        [(start, count)] = starts.most_common(1) or [("", 0)]
-        short = {name: rest.removeprefix(start) for name, rest in short.items()}
-        if 2 * count <= len(short) or not distinct(short):
+    yield invert(short)
+    for _ in range(MAX_DEPTH):
+        prefixes = Counter(match[0] for name in short.values() if (match := PREFIX.match(name)))
+        [(prefix, count)] = prefixes.most_common(1) or [("", 0)]
+        short = {name: rest.removeprefix(prefix) for name, rest in short.items()}
+        if 2 * count <= len(short) or not are_unique(short):
             return
-        yield inverse(short)
+        yield invert(short)
 
 
-def distinct(short: Mapping[str, str]) -> bool:
+def are_unique(short: Mapping[str, str]) -> bool:
     return len(set(short.values())) == len(short)
 
 
-def inverse(short: Mapping[str, str]) -> dict[str, str]:
+def invert(short: Mapping[str, str]) -> dict[str, str]:
     return {rest: name for name, rest in short.items()}
 
 
-def prefix_of(names: Mapping[str, str]) -> str:
-    """What was taken from the front of most names, given {name: the name in the file}; empty if nothing was."""
-    fronts = Counter(whole.removesuffix(rest) for rest, whole in names.items() if whole.endswith(rest))
-    return fronts.most_common(1)[0][0] if fronts else ""
+def stripped_prefix(names: Mapping[str, str]) -> str:
+    """Return the prefix stripped from most names, given {name: name in the file}; empty if none."""
+    prefixes = Counter(full.removesuffix(rest) for rest, full in names.items() if full.endswith(rest))
+    return prefixes.most_common(1)[0][0] if prefixes else ""

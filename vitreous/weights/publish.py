@@ -1,4 +1,4 @@
-"""Publish a model on the Hugging Face hub, with a model card that lists what was measured."""
+"""Publish a model with its model card and measured metrics on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vitreous.weights.load import load
 from vitreous.weights.reading import first_line
 
 PIPELINES = {"classify": "image-classification", "multilabel": "image-classification", "segment": "image-segmentation"}
-#: Entries of a run's ``result.json`` that a model card lists, with their names there.
+#: Metrics in a run's ``result.json`` and their names in the model card.
 METRICS = {
     "accuracy": "Accuracy",
     "top5": "Top-5 accuracy",
@@ -47,10 +47,10 @@ def push_to_hub(
     Args:
         model: The model to publish; its file holds the weights, config, edits, preprocessing, labels and task.
         repository: ``"user/name"``.
-        metrics: Measured results, e.g. ``{"accuracy": 0.81}``. They are listed in the card; nothing else is claimed.
+        metrics: Measured results, e.g. ``{"accuracy": 0.81}``. The card lists only these.
         dataset: The name of the dataset on which ``metrics`` were measured.
         command: The command that trained the model.
-        license: The license's identifier, e.g. ``"apache-2.0"``; left out of the card if empty.
+        license: The license's identifier, e.g. ``"apache-2.0"``; omitted from the card if empty.
         private: Create the repository as a private one.
         token: An access token; the default is the one stored by ``hf auth login`` or in ``HF_TOKEN``.
 
@@ -59,7 +59,7 @@ def push_to_hub(
     """
     owner, _, name = repository.partition("/")
     if not owner or not name or "/" in name:
-        raise ValueError(f"a repository is named user/name, got {repository!r}")
+        raise ValueError(f"repository must have the form user/name, got {repository!r}")
     hub = importlib.import_module("huggingface_hub")
     card = model_card(model, repository, metrics=metrics or {}, dataset=dataset, command=command, license=license)
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +75,7 @@ def push_to_hub(
 
 
 def push_run(folder: str | os.PathLike[str], repository: str, **options: Any) -> str:
-    """Publish the model of a run folder with the metrics that the run measured."""
+    """Publish the model of a run folder with the metrics of the run."""
     result = read_json(Path(folder) / "result.json")
     config = read_json(Path(folder) / "config.json")
     source = config.get("data", {}).get("source", "") if isinstance(config.get("data"), dict) else ""
@@ -88,9 +88,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
-        raise ValueError(f"{path.parent} is not the folder of a finished run: it has no readable {path.name}") from None
+        raise ValueError(f"{path.parent} is not the folder of a finished run: cannot read {path.name}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path} does not hold a JSON object")
+        raise ValueError(f"{path} must contain a JSON object, got {type(found).__name__}")
     return found
 
 
@@ -101,7 +101,7 @@ def is_number(value: object) -> bool:
 def model_card(
     model: Model, repository: str, *, metrics: Mapping[str, float], dataset: str, command: str, license: str
 ) -> str:
-    """The repository's README.md: metadata as the hub reads it, how to use the model, and the measured metrics."""
+    """Write the repository's README.md: metadata for the hub, usage, and the measured metrics."""
     spec, config = model.spec, model.config
     size = "×".join(str(side) for side in spec.preprocess.image_size)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -143,7 +143,7 @@ def model_card(
 
 
 def index_entry(model: Model, repository: str, metrics: Mapping[str, float], dataset: str) -> dict[str, Any]:
-    """The card's ``model-index`` entry, from which the hub shows evaluation results."""
+    """Return the card's ``model-index`` entry, used by the hub to show evaluation results."""
     values = [{"type": name, "name": METRICS.get(name, name), "value": value} for name, value in metrics.items()]
     task = {"type": PIPELINES.get(model.spec.task, "image-classification")}
     results = [{"task": task, "dataset": {"name": dataset, "type": dataset}, "metrics": values}]

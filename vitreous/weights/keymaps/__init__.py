@@ -1,8 +1,8 @@
-"""What others call our weights.
+"""Key maps: translation of third-party parameter names to Vitreous names.
 
-A key map is a list of (our name, their name). In theirs ``{i}`` and ``{j}`` stand for numbers, ``{p}`` for weight or
-bias, ``{rest}`` for the remainder of a name, and ``(a|b)`` for either; a tuple of names is stacked into one tensor, as
-when query, key and value are kept apart.
+A key map is a list of (native name, foreign name), native being that of Vitreous. In foreign names, ``{i}`` and ``{j}``
+match numbers, ``{p}`` weight or bias, ``{rest}`` the remainder of a name and ``(a|b)`` either. The tensors of a tuple
+of foreign names are concatenated, e.g. separate query, key and value.
 """
 
 from __future__ import annotations
@@ -23,54 +23,51 @@ from vitreous.models.base import Model
 
 Name = str | tuple[str, ...]
 Names = tuple[tuple[str, str], ...]
-WORDS = {"i": r"\d+", "j": r"\d+", "p": "weight|bias", "rest": r"\S+"}
+PLACEHOLDERS = {"i": r"\d+", "j": r"\d+", "p": "weight|bias", "rest": r"\S+"}
 
 
 @dataclass(frozen=True)
 class Translation:
-    """Tensors under our names, what the file calls them, and its names that found no place.
+    """The tensors of a file under native names, and the foreign names that were not translated."""
 
-    ``options`` are those of the config that the file's origin decides.
-    """
-
-    source: str
-    tensors: dict[str, Tensor]
-    origin: dict[str, str] = field(default_factory=dict)
-    unmapped: list[str] = field(default_factory=list)
-    unused: list[str] = field(default_factory=list)
-    options: dict[str, Any] = field(default_factory=dict)
+    source: str  # the library whose names the file uses
+    tensors: dict[str, Tensor]  # by native name
+    origin: dict[str, str] = field(default_factory=dict)  # native name → foreign name, or several joined by " + "
+    unmapped: list[str] = field(default_factory=list)  # foreign names without a native name
+    unused: list[str] = field(default_factory=list)  # foreign names that are not needed
+    options: dict[str, Any] = field(default_factory=dict)  # config options that the source determines
     notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class KeyMap:
-    """The names of one library. What wrappers put before them is taken away first (``weights/prefixes.py``)."""
+    """The names of one library, without the prefixes of wrappers (removed beforehand by ``weights/prefixes.py``)."""
 
     source: str
     names: tuple[tuple[str, Name], ...]
-    unused: tuple[str, ...] = ()  # names of theirs that a backbone with a classifier has no use for
-    options: tuple[tuple[str, Any], ...] = ()  # of the config, without which their weights would mean something else
+    unused: tuple[str, ...] = ()  # foreign names that a backbone with a classifier does not need
+    options: tuple[tuple[str, Any], ...] = ()  # config options without which the weights mean something else
 
     @cached_property
     def rules(self) -> list[tuple[re.Pattern[str], str | None, int, int]]:
-        """(their pattern, our template or None if unused, index in the stack, size of the stack)."""
+        """Rows of (foreign pattern, native template or None if unused, index in the stack, size of the stack)."""
         rules: list[tuple[re.Pattern[str], str | None, int, int]] = []
-        for ours, theirs in self.names:
-            parts = (theirs,) if isinstance(theirs, str) else theirs
-            rules += [(self.compile(name), ours, index, len(parts)) for index, name in enumerate(parts)]
+        for native, foreign in self.names:
+            parts = (foreign,) if isinstance(foreign, str) else foreign
+            rules += [(self.compile(name), native, index, len(parts)) for index, name in enumerate(parts)]
         return rules + [(self.compile(name), None, 0, 1) for name in self.unused]
 
     def compile(self, name: str) -> re.Pattern[str]:
         pattern = name.replace(".", r"\.")
-        for word, meaning in WORDS.items():
-            pattern = pattern.replace(f"{{{word}}}", f"(?P<{word}>{meaning})")
+        for placeholder, regex in PLACEHOLDERS.items():
+            pattern = pattern.replace(f"{{{placeholder}}}", f"(?P<{placeholder}>{regex})")
         return re.compile(pattern)
 
-    def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
-        """A name that is met twice, or part of a stack that is not whole, finds no place."""
+    def translate(self, foreign: Mapping[str, Tensor]) -> Translation:
+        """Translate the names of all tensors; duplicates and parts of incomplete stacks count as unmapped."""
         stacks: dict[str, list[str | None]] = {}
         result = Translation(self.source, {}, options=dict(self.options))
-        for key in theirs:
+        for key in foreign:
             for pattern, template, index, size in self.rules:
                 if match := pattern.fullmatch(key):
                     if template is None:
@@ -84,32 +81,33 @@ class KeyMap:
                     break
             else:
                 result.unmapped.append(key)
-        for ours, stack in stacks.items():
+        for native, stack in stacks.items():
             keys = [key for key in stack if key is not None]
-            parts = [theirs[key] for key in keys]
+            parts = [foreign[key] for key in keys]
             if len(keys) < len(stack) or not stackable(parts):
                 result.unmapped.extend(keys)
                 continue
-            result.tensors[ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
-            result.origin[ours] = " + ".join(keys)
-        complete(result.tensors)
+            result.tensors[native] = torch.cat(parts) if len(parts) > 1 else parts[0]
+            result.origin[native] = " + ".join(keys)
+        add_omitted(result.tensors)
         for name, tensor in result.tensors.items():
-            result.tensors[name] = self.as_ours(name, tensor)
+            result.tensors[name] = self.to_native_layout(name, tensor)
         return result
 
-    def as_ours(self, name: str, tensor: Tensor) -> Tensor:
-        """What lies under one of our names, laid out as ours; a family whose papers do otherwise says how."""
+    def to_native_layout(self, name: str, tensor: Tensor) -> Tensor:
+        """Convert a tensor to the layout of its native name; families with another layout override this."""
         return tensor
 
 
-def below(ours: str, theirs: str, names: Names) -> Names:
-    """The same names of something that stands below these."""
-    return tuple((f"{ours}.{mine}", f"{theirs}.{other}") for mine, other in names)
+def add_prefixes(native_prefix: str, foreign_prefix: str, names: Names) -> Names:
+    """Put a prefix and a dot before all native names, and another before all foreign names."""
+    return tuple((f"{native_prefix}.{native}", f"{foreign_prefix}.{foreign}") for native, foreign in names)
 
 
-def complete(tensors: dict[str, Tensor]) -> None:
-    """Two habits of others. Their tables of relative biases have an axis less than our tables of positions. And older
-    files do not say how many batches BatchNorm's statistics saw, on which nothing computed depends: 0.
+def add_omitted(tensors: dict[str, Tensor]) -> None:
+    """Add the first axis of relative bias tables and BatchNorm's batch counts, which third-party files may omit.
+
+    Only older files omit the counts. They become 0, since they do not affect any output.
     """
     for name, tensor in list(tensors.items()):
         if name.endswith(".relative.table") and tensor.ndim == 2:
@@ -123,7 +121,7 @@ def stackable(parts: list[Tensor]) -> bool:
 
 
 def keymaps_of(model: Model) -> tuple[KeyMap, ...]:
-    """The key maps for a model: those of the file beside this one that bears the name of its family."""
+    """Return the key maps for a model, from the module here that is named after its family; none if there is none."""
     family = find_family(model.config)
     if family is None or find_spec(f"{__name__}.{family.name}") is None:
         return ()

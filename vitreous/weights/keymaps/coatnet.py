@@ -1,4 +1,4 @@
-"""CoAtNet as timm names it. Its attention works on maps, with 1×1 convolutions for matrices, and head by head."""
+"""Key map for CoAtNet weights of timm, with 1×1 convolutions for linear layers and qkv ordered by head."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 from vitreous.models.coatnet import CoAtNetConfig
 from vitreous.weights.keymaps import KeyMap
 
-OURS = "stages.{stage}.{i}"
+BLOCK = "stages.{stage}.{i}"
 CONV, ATTENTION = (f"stages.(?P<stage>[{numbers}]).blocks.{{i}}" for numbers in ("01", "23"))
 
 NAMES = (
     ("stem.{rest}", "stem.{rest}"),
     *(
-        (f"{OURS}.{ours}.{{rest}}", f"{CONV}.{theirs}.{{rest}}")
-        for ours, theirs in (
+        (f"{BLOCK}.{native}.{{rest}}", f"{CONV}.{foreign}.{{rest}}")
+        for native, foreign in (
             ("branch.norm", "pre_norm"),
             ("branch.expand", "conv1_1x1"),
             ("branch.norm1", "norm1"),
@@ -29,8 +29,8 @@ NAMES = (
         )
     ),
     *(
-        (f"{OURS}.{ours}", f"{ATTENTION}.{theirs}")
-        for ours, theirs in (
+        (f"{BLOCK}.{native}", f"{ATTENTION}.{foreign}")
+        for native, foreign in (
             ("shortcut.{p}", "shortcut.expand.{p}"),
             ("norm1.{p}", "norm1.(norm.)?{p}"),
             ("mixer.qkv.{p}", "attn.qkv.{p}"),
@@ -50,12 +50,12 @@ NAMES = (
 
 
 @dataclass(frozen=True)
-class MapAttentionKeyMap(KeyMap):
-    """Convolutions of 1×1 become matrices; queries, keys and values of all heads are put together."""
+class ConvAttentionKeyMap(KeyMap):
+    """Key map that flattens 1×1 convolutions to matrices and reorders qkv from heads first to q, k, v first."""
 
     head_dim: int = 32
 
-    def as_ours(self, name: str, tensor: Tensor) -> Tensor:
+    def to_native_layout(self, name: str, tensor: Tensor) -> Tensor:
         if not name.startswith(("stages.2.", "stages.3.")):
             return tensor
         if tensor.ndim == 4 and tensor.shape[2:] == (1, 1):
@@ -67,4 +67,4 @@ class MapAttentionKeyMap(KeyMap):
 
 def keymaps(config: CoAtNetConfig) -> tuple[KeyMap, ...]:
     unused = (f"{ATTENTION}.attn.rel_pos.relative_position_index",)
-    return (MapAttentionKeyMap("timm", NAMES, unused=unused, head_dim=config.head_dim),)
+    return (ConvAttentionKeyMap("timm", NAMES, unused=unused, head_dim=config.head_dim),)

@@ -1,8 +1,8 @@
-"""ConvNeXt as timm, the original repository, torchvision and transformers name it.
+"""Key maps for ConvNeXt weights of timm, the original repository, torchvision and transformers.
 
-They agree on what there is and differ in where it stands: torchvision has stages and the steps between them in one row,
-the original has two rows. timm keeps the matrices of its small models as convolutions of 1×1, and torchvision the
-scale of a block as a map of one cell; both are flattened.
+All have the same parameters, numbered differently: torchvision has one sequence of stages and downsampling layers, the
+original has two. timm stores the linear layers of its small models as 1×1 convolutions, and torchvision the layer scale
+as (channels, 1, 1); both are flattened.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from vitreous.models.convnext import ConvNeXtConfig
-from vitreous.weights.keymaps import KeyMap, Names, below
+from vitreous.weights.keymaps import KeyMap, Names, add_prefixes
 
 STEM: Names = (("embed.proj.{p}", "0.{p}"), ("norm.{p}", "1.{p}"))
-STEP: Names = (("norm.{p}", "0.{p}"), ("embed.proj.{p}", "1.{p}"))
+DOWNSAMPLE: Names = (("norm.{p}", "0.{p}"), ("embed.proj.{p}", "1.{p}"))
 TIMM_BLOCK: Names = (
     ("mixer.conv.{p}", "conv_dw.{p}"),
     ("norm.{p}", "norm.{p}"),
@@ -23,7 +23,7 @@ TIMM_BLOCK: Names = (
     ("mlp.fc2.{p}", "mlp.fc2.{p}"),
     ("scale.gamma", "gamma"),
 )
-#: The original's names; transformers changed those of norm and scale.
+#: Names of the original; transformers renamed norm and layer scale.
 BLOCK: Names = (
     ("mixer.conv.{p}", "dwconv.{p}"),
     ("norm.{p}", "(norm|layernorm).{p}"),
@@ -42,9 +42,9 @@ TORCHVISION_BLOCK: Names = (
 
 @dataclass(frozen=True)
 class FlatteningKeyMap(KeyMap):
-    """What others keep as convolutions of 1×1 and maps of one cell becomes matrices and vectors."""
+    """Key map that flattens 1×1 convolutions to matrices and layer scales to vectors."""
 
-    def as_ours(self, name: str, tensor: Tensor) -> Tensor:
+    def to_native_layout(self, name: str, tensor: Tensor) -> Tensor:
         if ".mlp." in name and tensor.shape[2:] == (1, 1):
             return tensor.flatten(1)
         return tensor.flatten() if name.endswith("gamma") and tensor.shape[1:] == (1, 1) else tensor
@@ -53,9 +53,9 @@ class FlatteningKeyMap(KeyMap):
 TIMM = FlatteningKeyMap(
     "timm",
     (
-        *below("stages.0.downsample", "stem", STEM),
-        *below("stages.{i}.downsample", "stages.{i}.downsample", STEP),
-        *below("stages.{i}.blocks.{j}", "stages.{i}.blocks.{j}", TIMM_BLOCK),
+        *add_prefixes("stages.0.downsample", "stem", STEM),
+        *add_prefixes("stages.{i}.downsample", "stages.{i}.downsample", DOWNSAMPLE),
+        *add_prefixes("stages.{i}.blocks.{j}", "stages.{i}.blocks.{j}", TIMM_BLOCK),
         ("norm.{p}", "norm_pre.{p}"),
         ("pooled_norm.{p}", "head.norm.{p}"),
         ("head.{p}", "head.fc.{p}"),
@@ -65,9 +65,9 @@ TIMM = FlatteningKeyMap(
 ORIGINAL = KeyMap(
     "the original ConvNeXt",
     (
-        *below("stages.0.downsample", "downsample_layers.0", STEM),
-        *below("stages.{i}.downsample", "downsample_layers.{i}", STEP),
-        *below("stages.{i}.blocks.{j}", "stages.{i}.{j}", BLOCK),
+        *add_prefixes("stages.0.downsample", "downsample_layers.0", STEM),
+        *add_prefixes("stages.{i}.downsample", "downsample_layers.{i}", DOWNSAMPLE),
+        *add_prefixes("stages.{i}.blocks.{j}", "stages.{i}.{j}", BLOCK),
         ("pooled_norm.{p}", "norm.{p}"),
         ("head.{p}", "head.{p}"),
     ),
@@ -78,8 +78,8 @@ TRANSFORMERS = KeyMap(
     (
         ("stages.0.downsample.embed.proj.{p}", "embeddings.patch_embeddings.{p}"),
         ("stages.0.downsample.norm.{p}", "embeddings.layernorm.{p}"),
-        *below("stages.{i}.downsample", "encoder.stages.{i}.downsampling_layer", STEP),
-        *below("stages.{i}.blocks.{j}", "encoder.stages.{i}.layers.{j}", BLOCK),
+        *add_prefixes("stages.{i}.downsample", "encoder.stages.{i}.downsampling_layer", DOWNSAMPLE),
+        *add_prefixes("stages.{i}.blocks.{j}", "encoder.stages.{i}.layers.{j}", BLOCK),
         ("pooled_norm.{p}", "layernorm.{p}"),
         ("head.{p}", "classifier.{p}"),
     ),
@@ -87,12 +87,12 @@ TRANSFORMERS = KeyMap(
 
 
 def torchvision(num_stages: int) -> KeyMap:
-    """All in one row: the stem is 0, stages have odd numbers, the steps between them even ones."""
-    names = [*below("stages.0.downsample", "features.0", STEM)]
+    """Return the key map of torchvision: ``features.0`` is the stem, odd numbers stages, even ones downsampling."""
+    names = [*add_prefixes("stages.0.downsample", "features.0", STEM)]
     for stage in range(num_stages):
-        names += below(f"stages.{stage}.blocks.{{i}}", f"features.{2 * stage + 1}.{{i}}", TORCHVISION_BLOCK)
+        names += add_prefixes(f"stages.{stage}.blocks.{{i}}", f"features.{2 * stage + 1}.{{i}}", TORCHVISION_BLOCK)
     for stage in range(1, num_stages):
-        names += below(f"stages.{stage}.downsample", f"features.{2 * stage}", STEP)
+        names += add_prefixes(f"stages.{stage}.downsample", f"features.{2 * stage}", DOWNSAMPLE)
     names += [("pooled_norm.{p}", "classifier.0.{p}"), ("head.{p}", "classifier.2.{p}")]
     return FlatteningKeyMap("torchvision", tuple(names))
 

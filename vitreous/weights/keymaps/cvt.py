@@ -1,4 +1,4 @@
-"""CvT as transformers and the original repository name it."""
+"""Key maps for CvT weights of transformers and the original repository."""
 
 from __future__ import annotations
 
@@ -8,54 +8,54 @@ from vitreous.weights.keymaps import KeyMap, Name
 PARTS = {"q": "query", "k": "key", "v": "value"}
 
 
-def hugging_face() -> tuple[tuple[str, Name], ...]:
+def transformers() -> tuple[tuple[str, Name], ...]:
     stage, embed = "encoder.stages.{i}", "encoder.stages.{i}.embedding.convolution_embeddings"
-    layer, ours = f"{stage}.layers.{{j}}", "stages.{i}.blocks.{j}"
+    layer, native = f"{stage}.layers.{{j}}", "stages.{i}.blocks.{j}"
     projections: list[tuple[str, Name]] = []
     for part, name in PARTS.items():
         conv = f"{layer}.attention.attention.convolution_projection_{name}.convolution_projection"
         projections += [
-            (f"{ours}.mixer.{part}.conv.weight", f"{conv}.convolution.weight"),
-            (f"{ours}.mixer.{part}.norm.{{rest}}", f"{conv}.normalization.{{rest}}"),
-            (f"{ours}.mixer.{part}.linear.{{p}}", f"{layer}.attention.attention.projection_{name}.{{p}}"),
+            (f"{native}.mixer.{part}.conv.weight", f"{conv}.convolution.weight"),
+            (f"{native}.mixer.{part}.norm.{{rest}}", f"{conv}.normalization.{{rest}}"),
+            (f"{native}.mixer.{part}.linear.{{p}}", f"{layer}.attention.attention.projection_{name}.{{p}}"),
         ]
     return (
         ("class_token", r"encoder.stages.\d+.cls_token"),
         ("stages.{i}.downsample.conv.{p}", f"{embed}.projection.{{p}}"),
         ("stages.{i}.downsample.norm.{p}", f"{embed}.normalization.{{p}}"),
-        (f"{ours}.norm1.{{p}}", f"{layer}.layernorm_before.{{p}}"),
+        (f"{native}.norm1.{{p}}", f"{layer}.layernorm_before.{{p}}"),
         *projections,
-        (f"{ours}.mixer.proj.{{p}}", f"{layer}.attention.output.dense.{{p}}"),
-        (f"{ours}.norm2.{{p}}", f"{layer}.layernorm_after.{{p}}"),
-        (f"{ours}.mlp.fc1.{{p}}", f"{layer}.intermediate.dense.{{p}}"),
-        (f"{ours}.mlp.fc2.{{p}}", f"{layer}.output.dense.{{p}}"),
+        (f"{native}.mixer.proj.{{p}}", f"{layer}.attention.output.dense.{{p}}"),
+        (f"{native}.norm2.{{p}}", f"{layer}.layernorm_after.{{p}}"),
+        (f"{native}.mlp.fc1.{{p}}", f"{layer}.intermediate.dense.{{p}}"),
+        (f"{native}.mlp.fc2.{{p}}", f"{layer}.output.dense.{{p}}"),
         ("norm.{p}", "layernorm.{p}"),
         ("head.{p}", "classifier.{p}"),
     )
 
 
 def original() -> tuple[tuple[str, Name], ...]:
-    layer, ours = "stage{i}.blocks.{j}", "stages.{i}.blocks.{j}"
+    layer, native = "stage{i}.blocks.{j}", "stages.{i}.blocks.{j}"
     projections: list[tuple[str, Name]] = []
     for part in PARTS:
         projections += [
-            (f"{ours}.mixer.{part}.conv.weight", f"{layer}.attn.conv_proj_{part}.conv.weight"),
-            (f"{ours}.mixer.{part}.norm.{{rest}}", f"{layer}.attn.conv_proj_{part}.bn.{{rest}}"),
-            (f"{ours}.mixer.{part}.linear.{{p}}", f"{layer}.attn.proj_{part}.{{p}}"),
+            (f"{native}.mixer.{part}.conv.weight", f"{layer}.attn.conv_proj_{part}.conv.weight"),
+            (f"{native}.mixer.{part}.norm.{{rest}}", f"{layer}.attn.conv_proj_{part}.bn.{{rest}}"),
+            (f"{native}.mixer.{part}.linear.{{p}}", f"{layer}.attn.proj_{part}.{{p}}"),
         ]
     return (
         ("class_token", r"stage\d+.cls_token"),
         ("stages.{i}.downsample.conv.{p}", "stage{i}.patch_embed.proj.{p}"),
         ("stages.{i}.downsample.norm.{p}", "stage{i}.patch_embed.norm.{p}"),
         *projections,
-        (f"{ours}.mixer.proj.{{p}}", f"{layer}.attn.proj.{{p}}"),
-        (f"{ours}.{{rest}}", f"{layer}.(?P<rest>(norm1|norm2|mlp.fc1|mlp.fc2).(weight|bias))"),
+        (f"{native}.mixer.proj.{{p}}", f"{layer}.attn.proj.{{p}}"),
+        (f"{native}.{{rest}}", f"{layer}.(?P<rest>(norm1|norm2|mlp.fc1|mlp.fc2).(weight|bias))"),
         ("norm.{p}", "norm.{p}"),
         ("head.{p}", "head.{p}"),
     )
 
 
-TRANSFORMERS = KeyMap("transformers", hugging_face())
+TRANSFORMERS = KeyMap("transformers", transformers())
 ORIGINAL = KeyMap("microsoft/CvT", original())
 
 

@@ -1,4 +1,4 @@
-"""DAT as the original repository names it. Norms stand in one list there, two for every block."""
+"""Key map for DAT weights of the original repository, which keeps the norms of a stage in one list, two per block."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from vitreous.weights.keymaps import KeyMap, Name, Translation
 
 
 class DATKeyMap(KeyMap):
-    """Their convolutions of 1×1 are our matrices, and their tables for moving points lie the other way round."""
+    """Key map that flattens 1×1 convolutions to matrices and transposes the bias tables of deformable attention."""
 
-    def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
-        return super().translate({name: reshaped(name, tensor) for name, tensor in theirs.items()})
+    def translate(self, foreign: Mapping[str, Tensor]) -> Translation:
+        return super().translate({name: reshape(name, tensor) for name, tensor in foreign.items()})
 
 
-def reshaped(name: str, tensor: Tensor) -> Tensor:
+def reshape(name: str, tensor: Tensor) -> Tensor:
     if re.search(r"attns\.\d+\.(proj_\w+|conv_offset\.3)\.weight$", name):
         return tensor.flatten(1)
     if name.endswith("rpe_table"):
@@ -26,18 +26,18 @@ def reshaped(name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-OURS, THEIRS = "stages.{i}.blocks.{j}", "stages.{i}.attns.{j}"
+NATIVE, FOREIGN = "stages.{i}.blocks.{j}", "stages.{i}.attns.{j}"
 BLOCK: tuple[tuple[str, Name], ...] = (
-    (f"{OURS}.mixer.qkv.{{p}}", f"{THEIRS}.proj_qkv.{{p}}"),
-    (f"{OURS}.mixer.relative.table", f"{THEIRS}.(relative_position_bias_table|rpe_table)"),
-    (f"{OURS}.mixer.points.conv.{{p}}", f"{THEIRS}.conv_offset.0.{{p}}"),
-    (f"{OURS}.mixer.points.norm.{{p}}", f"{THEIRS}.conv_offset.1.norm.{{p}}"),
-    (f"{OURS}.mixer.points.proj.{{p}}", f"{THEIRS}.conv_offset.3.{{p}}"),
-    (f"{OURS}.mixer.q.{{p}}", f"{THEIRS}.proj_q.{{p}}"),
-    (f"{OURS}.mixer.kv.{{p}}", (f"{THEIRS}.proj_k.{{p}}", f"{THEIRS}.proj_v.{{p}}")),
-    (f"{OURS}.mixer.proj.{{p}}", f"{THEIRS}.proj_out.{{p}}"),
-    (f"{OURS}.mlp.fc1.{{p}}", "stages.{i}.mlps.{j}.chunk.linear1.{p}"),
-    (f"{OURS}.mlp.fc2.{{p}}", "stages.{i}.mlps.{j}.chunk.linear2.{p}"),
+    (f"{NATIVE}.mixer.qkv.{{p}}", f"{FOREIGN}.proj_qkv.{{p}}"),
+    (f"{NATIVE}.mixer.relative.table", f"{FOREIGN}.(relative_position_bias_table|rpe_table)"),
+    (f"{NATIVE}.mixer.points.conv.{{p}}", f"{FOREIGN}.conv_offset.0.{{p}}"),
+    (f"{NATIVE}.mixer.points.norm.{{p}}", f"{FOREIGN}.conv_offset.1.norm.{{p}}"),
+    (f"{NATIVE}.mixer.points.proj.{{p}}", f"{FOREIGN}.conv_offset.3.{{p}}"),
+    (f"{NATIVE}.mixer.q.{{p}}", f"{FOREIGN}.proj_q.{{p}}"),
+    (f"{NATIVE}.mixer.kv.{{p}}", (f"{FOREIGN}.proj_k.{{p}}", f"{FOREIGN}.proj_v.{{p}}")),
+    (f"{NATIVE}.mixer.proj.{{p}}", f"{FOREIGN}.proj_out.{{p}}"),
+    (f"{NATIVE}.mlp.fc1.{{p}}", "stages.{i}.mlps.{j}.chunk.linear1.{p}"),
+    (f"{NATIVE}.mlp.fc2.{{p}}", "stages.{i}.mlps.{j}.chunk.linear2.{p}"),
 )
 
 
@@ -52,11 +52,11 @@ def keymaps(config: DATConfig) -> tuple[KeyMap, ...]:
         for which in (0, 1)
     ]
     downsamples = [("patch_proj", 0), *((f"down_projs.{stage - 1}", stage) for stage in range(1, len(config.depths)))]
-    between = [
-        (f"stages.{stage}.downsample.{ours}.{{p}}", f"{name}.{theirs}.{{p}}")
+    downsample_names = [
+        (f"stages.{stage}.downsample.{native}.{{p}}", f"{name}.{foreign}.{{p}}")
         for name, stage in downsamples
-        for ours, theirs in (("conv", "0"), ("norm", "1.norm"))
+        for native, foreign in (("conv", "0"), ("norm", "1.norm"))
     ]
-    last = [("norm.{p}", "cls_norm.norm.{p}"), ("head.{p}", "cls_head.{p}")]
-    unused = (f"{THEIRS}.(relative_position_index|attn_mask)",)
-    return (DATKeyMap("the original", (*BLOCK, *norms, *between, *last), unused=unused),)
+    head = [("norm.{p}", "cls_norm.norm.{p}"), ("head.{p}", "cls_head.{p}")]
+    unused = (f"{FOREIGN}.(relative_position_index|attn_mask)",)
+    return (DATKeyMap("the original DAT", (*BLOCK, *norms, *downsample_names, *head), unused=unused),)

@@ -1,7 +1,7 @@
-"""FastViT as timm and the authors' repository name it, with all its branches and folded.
+"""Key maps for FastViT weights of timm and the original repository, with all branches or re-parameterized.
 
-The authors count stages, the steps between them and the position encoding in one row, ``network``. Both keep γ with the
-axes of a map.
+The original numbers stages, downsampling layers and position encodings in one sequence, ``network``. Both store layer
+scale γ with the axes of a feature map.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import Tensor
 from vitreous.models.fastvit import FastViTConfig
 from vitreous.weights.keymaps import KeyMap, Names
 
-#: A sum of branches as MobileOne names it, or the one convolution that it folds to.
-REP: Names = (
+#: A MobileOne block: a sum of branches, or the single convolution that replaces it when re-parameterized.
+REPARAM: Names = (
     (".branches.0.conv.weight", ".(conv_kxk|rbr_conv).0.conv.weight"),
     (".branches.0.norm.{rest}", ".(conv_kxk|rbr_conv).0.bn.{rest}"),
     (".branches.1.conv.weight", ".(conv_scale|rbr_scale).conv.weight"),
@@ -22,7 +22,7 @@ REP: Names = (
     (".identity.{rest}", ".(identity|rbr_skip).{rest}"),
     (".{p}", ".reparam_conv.{p}"),
 )
-LARGE: Names = (
+LARGE_KERNEL: Names = (
     (".branches.0.conv.weight", ".(large_conv|lkb_origin).conv.weight"),
     (".branches.0.norm.{rest}", ".(large_conv|lkb_origin).bn.{rest}"),
     (".branches.1.conv.weight", ".small_conv.conv.weight"),
@@ -31,12 +31,12 @@ LARGE: Names = (
 )
 
 
-def below(ours: str, theirs: str, names: Names) -> Names:
-    return tuple((f"{ours}{mine}", f"{theirs}{other}") for mine, other in names)
+def prefix_parts(native_prefix: str, foreign_prefix: str, names: Names) -> Names:
+    return tuple((f"{native_prefix}{native}", f"{foreign_prefix}{foreign}") for native, foreign in names)
 
 
 BLOCK: Names = (
-    *below(".mixer.conv", ".token_mixer.mixer", REP),
+    *prefix_parts(".mixer.conv", ".token_mixer.mixer", REPARAM),
     (".mixer.norm.{rest}", ".token_mixer.norm.(identity|rbr_skip).{rest}"),
     (".mixer.scale.gamma", ".token_mixer.layer_scale(.gamma)?"),
     (".mixer.{p}", ".token_mixer.reparam_conv.{p}"),
@@ -51,9 +51,9 @@ BLOCK: Names = (
     (".mlp.fc1.{p}", ".(mlp|convffn).fc1.{p}"),
     (".mlp.fc2.{p}", ".(mlp|convffn).fc2.{p}"),
 )
-ENDS: Names = (
-    *below("stem.{i}.conv", "(stem|patch_embed).{i}", REP),
-    *below("expand.conv", "(final_conv|conv_exp)", REP),
+OUTER: Names = (
+    *prefix_parts("stem.{i}.conv", "(stem|patch_embed).{i}", REPARAM),
+    *prefix_parts("expand.conv", "(final_conv|conv_exp)", REPARAM),
     ("expand.squeeze.fc1.{p}", "(final_conv|conv_exp).se.(fc1|reduce).{p}"),
     ("expand.squeeze.fc2.{p}", "(final_conv|conv_exp).se.(fc2|expand).{p}"),
     ("head.{p}", "head(.fc)?.{p}"),
@@ -61,42 +61,42 @@ ENDS: Names = (
 
 
 def stage_names(stage: int, *, downsample: str, position: str, blocks: str) -> Names:
-    """The names of a stage, given what they call its parts."""
-    ours = f"stages.{stage}"
+    """Return the names of a stage, given the foreign names of its parts."""
+    native = f"stages.{stage}"
     return (
-        *below(f"{ours}.downsample.depthwise", f"{downsample}.proj.0", LARGE),
-        *below(f"{ours}.downsample.pointwise", f"{downsample}.proj.1", REP),
-        (f"{ours}.position.conv.{{p}}", f"{position}.(pos_enc|pe).{{p}}"),
-        (f"{ours}.position.{{p}}", f"{position}.reparam_conv.{{p}}"),
-        *below(f"{ours}.blocks.{{i}}", f"{blocks}.{{i}}", BLOCK),
+        *prefix_parts(f"{native}.downsample.depthwise", f"{downsample}.proj.0", LARGE_KERNEL),
+        *prefix_parts(f"{native}.downsample.pointwise", f"{downsample}.proj.1", REPARAM),
+        (f"{native}.position.conv.{{p}}", f"{position}.(pos_enc|pe).{{p}}"),
+        (f"{native}.position.{{p}}", f"{position}.reparam_conv.{{p}}"),
+        *prefix_parts(f"{native}.blocks.{{i}}", f"{blocks}.{{i}}", BLOCK),
     )
 
 
 @dataclass(frozen=True)
-class MapKeyMap(KeyMap):
-    def as_ours(self, name: str, tensor: Tensor) -> Tensor:
+class FlatScaleKeyMap(KeyMap):
+    def to_native_layout(self, name: str, tensor: Tensor) -> Tensor:
         return tensor.flatten() if name.endswith(".gamma") else tensor
 
 
 def timm(num_stages: int) -> KeyMap:
-    names = list(ENDS)
+    names = list(OUTER)
     for stage in range(num_stages):
-        theirs = f"stages.{stage}"
+        foreign = f"stages.{stage}"
         names += stage_names(
-            stage, downsample=f"{theirs}.downsample", position=f"{theirs}.pos_emb", blocks=f"{theirs}.blocks"
+            stage, downsample=f"{foreign}.downsample", position=f"{foreign}.pos_emb", blocks=f"{foreign}.blocks"
         )
-    return MapKeyMap("timm", tuple(names))
+    return FlatScaleKeyMap("timm", tuple(names))
 
 
 def original(config: FastViTConfig) -> KeyMap:
-    names, number = list(ENDS), 0
+    names, number = list(OUTER), 0
     for stage in range(len(config.dims)):
         position = number + (stage > 0)
         blocks = position + config.has_attention(stage)
         parts = {"downsample": number, "position": position, "blocks": blocks}
         names += stage_names(stage, **{part: f"network.{index}" for part, index in parts.items()})
         number = blocks + 1
-    return MapKeyMap("the original FastViT", tuple(names))
+    return FlatScaleKeyMap("the original FastViT", tuple(names))
 
 
 def keymaps(config: FastViTConfig) -> tuple[KeyMap, ...]:

@@ -1,7 +1,8 @@
-"""ViT as Google's JAX code names it, in the ``.npz`` files of the paper, of "How to train your ViT?" and of big_vision.
+"""Key map for ViT weights of Google's JAX code: ``.npz`` files of the paper, "How to train your ViT?" and big_vision.
 
-JAX keeps a matrix as (in, out), filters as (y, x, in, out), and in attention heads apart: (in, heads, width of a head)
-for queries, keys and values, (heads, width of a head, out) behind them. big_vision may put all blocks into one array.
+JAX stores matrices as (in, out) and filters as (y, x, in, out). Attention heads have their own axis: (in, heads, head
+width) for query, key and value, (heads, head width, out) for the output projection. big_vision may stack all blocks in
+one array.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from vitreous.weights.keymaps import KeyMap, Name, Translation
 BLOCK = "Transformer/encoderblock_{i}"
 ATTENTION = f"{BLOCK}/MultiHeadDotProductAttention_(0|1)"
 STACKED = re.compile(r"(.*Transformer/encoderblock)/(.*)")
-#: From layers to their biases: what a layer's own numbers are called.
-NORM, MATRIX = {"weight": "scale", "bias": "bias"}, {"weight": "kernel", "bias": "bias"}
+#: Parameter names within a layer: native name → JAX name.
+NORM, LINEAR = {"weight": "scale", "bias": "bias"}, {"weight": "kernel", "bias": "bias"}
 
 
 def google_names() -> tuple[tuple[str, Name], ...]:
@@ -27,41 +28,42 @@ def google_names() -> tuple[tuple[str, Name], ...]:
         ("class_token", "cls"),
         ("position.table", "(Transformer/posembed_input/)?pos_embedding"),
     ]
-    for ours, theirs, parts in (
-        ("stem.proj", "embedding", MATRIX),
+    for native, foreign, parts in (
+        ("stem.proj", "embedding", LINEAR),
         ("blocks.{i}.norm1", f"{BLOCK}/LayerNorm_0", NORM),
-        ("blocks.{i}.mixer.proj", f"{ATTENTION}/out", MATRIX),
+        ("blocks.{i}.mixer.proj", f"{ATTENTION}/out", LINEAR),
         ("blocks.{i}.norm2", f"{BLOCK}/LayerNorm_(1|2)", NORM),
-        ("blocks.{i}.mlp.fc1", f"{BLOCK}/MlpBlock_(0|3)/Dense_0", MATRIX),
-        ("blocks.{i}.mlp.fc2", f"{BLOCK}/MlpBlock_(0|3)/Dense_1", MATRIX),
+        ("blocks.{i}.mlp.fc1", f"{BLOCK}/MlpBlock_(0|3)/Dense_0", LINEAR),
+        ("blocks.{i}.mlp.fc2", f"{BLOCK}/MlpBlock_(0|3)/Dense_1", LINEAR),
         ("norm", "Transformer/encoder_norm", NORM),
-        ("head", "head", MATRIX),
+        ("head", "head", LINEAR),
     ):
-        rows += [(f"{ours}.{mine}", f"{theirs}/{other}") for mine, other in parts.items()]
-    for mine, other in MATRIX.items():
-        rows.append(
-            (f"blocks.{{i}}.mixer.qkv.{mine}", tuple(f"{ATTENTION}/{p}/{other}" for p in ("query", "key", "value")))
-        )
+        rows += [(f"{native}.{parameter}", f"{foreign}/{jax_name}") for parameter, jax_name in parts.items()]
+    for parameter, jax_name in LINEAR.items():
+        qkv = tuple(f"{ATTENTION}/{part}/{jax_name}" for part in ("query", "key", "value"))
+        rows.append((f"blocks.{{i}}.mixer.qkv.{parameter}", qkv))
     return tuple(rows)
 
 
 @dataclass(frozen=True)
 class JaxKeyMap(KeyMap):
     def compile(self, name: str) -> re.Pattern[str]:
-        """Training's own files have the weights beside the optimizer's memory, those with text beside that."""
+        """Accept the prefixes of training checkpoints, which hold optimizer states, and of image-text models."""
         return super().compile(f"((opt/)?target/|params/(img/)?)?{name}")
 
-    def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
-        """A head that stands on a hidden layer (``pre_logits``), which our ViT does not have, means nothing without."""
-        result = super().translate(apart(theirs))
+    def translate(self, foreign: Mapping[str, Tensor]) -> Translation:
+        """Leave out a classifier that follows a hidden layer (``pre_logits``), which Vitreous's ViT does not have."""
+        result = super().translate(split_stacked_blocks(foreign))
         if any("pre_logits/" in name for name in result.unused):
             for name in [name for name in result.tensors if name.startswith("head.")]:
                 del result.tensors[name]
                 result.unused.append(result.origin.pop(name))
-            result.notes.append("its head stands on a hidden layer (pre_logits) that ViT has not: both left out")
+            result.notes.append(
+                "left out: a hidden layer (pre_logits), which this ViT does not have, and the classifier after it"
+            )
         return result
 
-    def as_ours(self, name: str, tensor: Tensor) -> Tensor:
+    def to_native_layout(self, name: str, tensor: Tensor) -> Tensor:
         if ".mixer.qkv." in name and tensor.ndim == 3:
             return rearrange(tensor, "(three d) h k -> (three h k) d", three=3)
         if ".mixer.proj.weight" in name and tensor.ndim == 3:
@@ -75,10 +77,10 @@ class JaxKeyMap(KeyMap):
         return tensor.mT if tensor.ndim == 2 else tensor
 
 
-def apart(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Blocks in one array, one under the other, as one each."""
+def split_stacked_blocks(foreign: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Split arrays that stack all blocks into one array per block."""
     tensors: dict[str, Tensor] = {}
-    for name, tensor in theirs.items():
+    for name, tensor in foreign.items():
         found = STACKED.fullmatch(name)
         parts = (
             {f"{found[1]}_{index}/{found[2]}": block for index, block in enumerate(tensor)}

@@ -1,4 +1,4 @@
-"""Hybrids as timm names them: a ResNet in ViT's patch embedding."""
+"""Key map for hybrid weights of timm, whose patch embedding contains a ResNet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from vitreous.models.hybrid import HybridConfig
 from vitreous.weights.keymaps import KeyMap, vit
 
-#: The root stands in a ``stem`` of its own unless it is all there is.
+#: timm puts the root of the ResNet in ``stem``, unless the root is the whole ResNet.
 STEM = (
     ("stem.root.{rest}", "patch_embed.backbone.(stem.)?(?=conv|norm){rest}"),
     ("stem.stages.{j}.{rest}", "patch_embed.backbone.stages.{j}.blocks.{rest}"),

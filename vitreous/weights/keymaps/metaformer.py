@@ -1,7 +1,7 @@
-"""MetaFormers as timm, transformers and the repositories of both papers name them.
+"""Key maps for MetaFormer weights of timm, transformers and the repositories of both papers.
 
-PoolFormer's repository has stages and the steps between them in one row, the later one has two. On maps, the first and
-timm keep matrices as convolutions of 1×1.
+PoolFormer's repository numbers stages and downsampling layers in one sequence, that of MetaFormer Baselines in two. For
+feature maps, PoolFormer's and timm store linear layers as 1×1 convolutions.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from vitreous.models.metaformer import MetaFormerConfig
-from vitreous.weights.keymaps import KeyMap, Names, below
+from vitreous.weights.keymaps import KeyMap, Names, add_prefixes
 
-OURS = "stages.{i}.blocks.{j}"
+NATIVE_BLOCK = "stages.{i}.blocks.{j}"
 
 BLOCK: Names = (
     ("norm{side}.{p}", "norm(?P<side>1|2).{p}"),
@@ -36,56 +36,56 @@ TRANSFORMERS_BLOCK: Names = (
 
 
 @dataclass(frozen=True)
-class MatrixKeyMap(KeyMap):
-    """What others keep as convolutions of 1×1 becomes matrices."""
+class FlatConvKeyMap(KeyMap):
+    """Key map that flattens 1×1 convolutions to matrices."""
 
-    def as_ours(self, name: str, tensor: Tensor) -> Tensor:
+    def to_native_layout(self, name: str, tensor: Tensor) -> Tensor:
         return tensor.flatten(1) if tensor.shape[2:] == (1, 1) and "depthwise" not in name else tensor
 
 
 def timm() -> KeyMap:
-    """timm has the last norm behind the mean for all of them, also where the paper has it before."""
+    """Return the key map of timm, whose final norm always follows pooling, even where the paper has it before."""
     names = (
         ("stages.0.downsample.{rest}", "stem.{rest}"),
         ("stages.{i}.downsample.{rest}", "stages.{i}.downsample.{rest}"),
-        *below(OURS, "stages.{i}.blocks.{j}", BLOCK),
+        *add_prefixes(NATIVE_BLOCK, "stages.{i}.blocks.{j}", BLOCK),
         ("pooled_norm.{p}", "head.norm.{p}"),
         ("head.{part}.{p}", "head.fc.(?P<part>fc1|norm).{p}"),
         ("head.{p}", "head.fc.(fc2.)?{p}"),
     )
-    return MatrixKeyMap("timm", names, options=(("final_norm", "pooled"),))
+    return FlatConvKeyMap("timm", names, options=(("final_norm", "pooled"),))
 
 
 def baselines(norm: str) -> KeyMap:
     names = (
         ("stages.{i}.downsample.conv.{p}", "downsample_layers.{i}.conv.{p}"),
         ("stages.{i}.downsample.norm.{p}", "downsample_layers.{i}.(pre_norm|post_norm).{p}"),
-        *below(OURS, "stages.{i}.{j}", BLOCK),
+        *add_prefixes(NATIVE_BLOCK, "stages.{i}.{j}", BLOCK),
         (f"{norm}.{{p}}", "norm.{p}"),
         ("head.{part}.{p}", "head.(?P<part>fc1|norm).{p}"),
         ("head.{p}", "head.(fc2.)?{p}"),
     )
-    return MatrixKeyMap("MetaFormer Baselines", names)
+    return FlatConvKeyMap("MetaFormer Baselines", names)
 
 
 def poolformer(norm: str, num_stages: int) -> KeyMap:
     names = [("stages.0.downsample.conv.{p}", "patch_embed.proj.{p}")]
     for stage in range(num_stages):
-        names += below(f"stages.{stage}.blocks.{{j}}", f"network.{2 * stage}.{{j}}", BLOCK)
+        names += add_prefixes(f"stages.{stage}.blocks.{{j}}", f"network.{2 * stage}.{{j}}", BLOCK)
     for stage in range(1, num_stages):
         names += [(f"stages.{stage}.downsample.conv.{{p}}", f"network.{2 * stage - 1}.proj.{{p}}")]
     names += [(f"{norm}.{{p}}", "norm.{p}"), ("head.{p}", "head.{p}")]
-    return MatrixKeyMap("PoolFormer", tuple(names))
+    return FlatConvKeyMap("PoolFormer", tuple(names))
 
 
 def transformers(norm: str) -> KeyMap:
     names = (
         ("stages.{i}.downsample.conv.{p}", "encoder.patch_embeddings.{i}.projection.{p}"),
-        *below(OURS, "encoder.block.{i}.{j}", TRANSFORMERS_BLOCK),
+        *add_prefixes(NATIVE_BLOCK, "encoder.block.{i}.{j}", TRANSFORMERS_BLOCK),
         (f"{norm}.{{p}}", "norm.{p}"),
         ("head.{p}", "classifier.{p}"),
     )
-    return MatrixKeyMap("transformers", names)
+    return FlatConvKeyMap("transformers", names)
 
 
 def keymaps(config: MetaFormerConfig) -> tuple[KeyMap, ...]:

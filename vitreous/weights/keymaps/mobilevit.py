@@ -1,6 +1,6 @@
-"""MobileViT as timm, transformers and the authors' repository (ml-cvnets) name it.
+"""Key maps for MobileViT weights of timm, transformers and the original repository (ml-cvnets).
 
-The weights that transformers and the authors publish were trained on images with blue first and red last.
+The weights published by transformers and ml-cvnets were trained on BGR images.
 """
 
 from __future__ import annotations
@@ -8,30 +8,31 @@ from __future__ import annotations
 from vitreous.models.mobilevit import NUM_STAGES, MobileViTConfig
 from vitreous.weights.keymaps import KeyMap, Name
 
-Row = tuple[str, Name, Name, Name]
-Pairs = tuple[tuple[str, str], ...]
+TableRow = tuple[str, Name, Name, Name]
+NamePairs = tuple[tuple[str, str], ...]
 
-#: Every table: our name, timm's, transformers', the authors'. First convolutions with a norm, outside the stages, in an
-#: inverted residual and in a MobileViT block; then what has weights alone, in a block and in each layer of it.
-ENDS: tuple[Row, ...] = (
+#: The columns of all tables are the names of Vitreous, timm, transformers and ml-cvnets. The first three tables hold
+#: convolutions with a norm: outside the stages, in an inverted residual and in a MobileViT block. The last two hold
+#: all other layers: in a MobileViT block and in each of its transformer layers.
+OUTER: tuple[TableRow, ...] = (
     ("stem", "stem", "conv_stem", "conv_1"),
     ("final", "final_conv", "conv_1x1_exp", "conv_1x1_exp"),
 )
-RESIDUAL: tuple[Row, ...] = (
+RESIDUAL: tuple[TableRow, ...] = (
     ("expand", "conv1_1x1", "expand_1x1", "block.exp_1x1"),
     ("depthwise", "conv2_kxk", "conv_3x3", "block.conv_3x3"),
     ("project", "conv3_1x1", "reduce_1x1", "block.red_1x1"),
 )
-BLOCK: tuple[Row, ...] = (
+BLOCK_CONVS: tuple[TableRow, ...] = (
     ("local", "conv_kxk", "conv_kxk", "local_rep.conv_3x3"),
     ("narrow", "conv_proj", "conv_projection", "conv_proj"),
     ("fuse", "conv_fusion", "fusion", "fusion"),
 )
-INSIDE: tuple[Row, ...] = (
+BLOCK_LAYERS: tuple[TableRow, ...] = (
     ("widen", "conv_1x1", "conv_1x1.convolution", "local_rep.conv_1x1.block.conv"),
     ("norm", "norm", "layernorm", r"global_rep.\d+"),
 )
-LAYER: tuple[Row, ...] = (
+TRANSFORMER_LAYER: tuple[TableRow, ...] = (
     ("norm1", "norm1", "layernorm_before", "pre_norm_mha.0"),
     (
         "mixer.qkv",
@@ -46,36 +47,39 @@ LAYER: tuple[Row, ...] = (
 )
 
 
-def around(before: str, name: Name, after: str) -> Name:
-    return f"{before}{name}{after}" if isinstance(name, str) else tuple(f"{before}{part}{after}" for part in name)
+def add_affixes(prefix: str, name: Name, suffix: str) -> Name:
+    return f"{prefix}{name}{suffix}" if isinstance(name, str) else tuple(f"{prefix}{part}{suffix}" for part in name)
 
 
 def keymap(
     source: str,
     column: int,
     *,
-    conv: str,  # what they call a convolution, and the norm behind it
+    conv: str,  # foreign names of a convolution and of the norm after it
     norm: str,
-    residuals: Pairs,  # our path and theirs to every inverted residual, and to every MobileViT block
-    blocks: Pairs,
-    layers: str,  # their path in a block to a layer
+    residuals: NamePairs,  # (native path, foreign path) of inverted residuals
+    blocks: NamePairs,  # and of MobileViT blocks
+    layers: str,  # foreign path of a transformer layer within a block
     head: str,
 ) -> KeyMap:
-    """The map for the library in one column of the tables."""
+    """Build the key map of the library in the given column of the tables."""
     names: list[tuple[str, Name]] = [("head.{p}", f"{head}.{{p}}")]
 
-    def add(table: tuple[Row, ...], ours: str, theirs: str, ends: Pairs) -> None:
+    def add(table: tuple[TableRow, ...], native_prefix: str, foreign_prefix: str, parameters: NamePairs) -> None:
         for row in table:
-            names.extend((f"{ours}{row[0]}.{mine}", around(theirs, row[column], f".{other}")) for mine, other in ends)
+            names.extend(
+                (f"{native_prefix}{row[0]}.{native}", add_affixes(foreign_prefix, row[column], f".{foreign}"))
+                for native, foreign in parameters
+            )
 
     weights, with_norm = (("{p}", "{p}"),), (("conv.weight", f"{conv}.weight"), ("norm.{rest}", f"{norm}.{{rest}}"))
-    add(ENDS, "", "", with_norm)
-    for ours, theirs in residuals:
-        add(RESIDUAL, f"{ours}.", f"{theirs}.", with_norm)
-    for ours, theirs in blocks:
-        add(BLOCK, f"{ours}.", f"{theirs}.", with_norm)
-        add(INSIDE, f"{ours}.", f"{theirs}.", weights)
-        add(LAYER, f"{ours}.blocks.{{j}}.", f"{theirs}.{layers}.", weights)
+    add(OUTER, "", "", with_norm)
+    for native, foreign in residuals:
+        add(RESIDUAL, f"{native}.", f"{foreign}.", with_norm)
+    for native, foreign in blocks:
+        add(BLOCK_CONVS, f"{native}.", f"{foreign}.", with_norm)
+        add(BLOCK_LAYERS, f"{native}.", f"{foreign}.", weights)
+        add(TRANSFORMER_LAYER, f"{native}.blocks.{{j}}.", f"{foreign}.{layers}.", weights)
     return KeyMap(source, tuple(names))
 
 
@@ -102,7 +106,7 @@ TRANSFORMERS = keymap(
     layers="transformer.layer.{j}",
     head="classifier",
 )
-AUTHORS = keymap(
+ORIGINAL = keymap(
     "ml-cvnets",
     3,
     conv="block.conv",
@@ -115,4 +119,4 @@ AUTHORS = keymap(
 
 
 def keymaps(config: MobileViTConfig) -> tuple[KeyMap, ...]:
-    return TIMM, TRANSFORMERS, AUTHORS
+    return TIMM, TRANSFORMERS, ORIGINAL

@@ -1,4 +1,4 @@
-"""PVT as transformers and the authors' repository name it; timm does not have it."""
+"""Key maps for PVT weights of transformers and the original repository; timm does not have PVT."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TRANSFORMERS = KeyMap(
     ),
 )
 
-#: The authors count stages from 1, so each has its own names: S stands for our number of a stage, N for theirs.
+#: The original numbers stages from 1: S is the native stage number, N = S + 1 the foreign one.
 STAGE = (
     ("stages.S.position.table", "pos_embedN"),
     ("stages.S.downsample.embed.proj.{p}", "patch_embedN.proj.{p}"),
@@ -44,12 +44,12 @@ STAGE = (
 )
 
 
-def every_stage(names: tuple[tuple[str, str], ...], num_stages: int) -> tuple[tuple[str, str], ...]:
-    """The names of one stage, repeated for all of them."""
+def repeat_for_stages(names: tuple[tuple[str, str], ...], num_stages: int) -> tuple[tuple[str, str], ...]:
+    """Repeat the names of one stage for all stages."""
     return tuple(
-        (ours.replace("S", str(stage)), theirs.replace("N", str(stage + 1)))
+        (native.replace("S", str(stage)), foreign.replace("N", str(stage + 1)))
         for stage in range(num_stages)
-        for ours, theirs in names
+        for native, foreign in names
     )
 
 
@@ -58,7 +58,7 @@ def keymaps(config: PVTConfig) -> tuple[KeyMap, ...]:
     original = KeyMap(
         "PVT",
         (
-            *every_stage(STAGE, num_stages),
+            *repeat_for_stages(STAGE, num_stages),
             (f"stages.{num_stages - 1}.class_token", "cls_token"),
             ("norm.{p}", "norm.{p}"),
             ("head.{p}", "head.{p}"),

@@ -1,10 +1,10 @@
-"""PVT v2 as timm, transformers and the authors' repository name it."""
+"""Key maps for PVT v2 weights of timm, transformers and the original repository."""
 
 from __future__ import annotations
 
 from vitreous.models.pvt_v2 import PVTv2Config
 from vitreous.weights.keymaps import KeyMap
-from vitreous.weights.keymaps.pvt import every_stage
+from vitreous.weights.keymaps.pvt import repeat_for_stages
 
 BLOCK = "stages.{i}.blocks.{j}"
 TIMM = KeyMap(
@@ -50,7 +50,7 @@ TRANSFORMERS = KeyMap(
     ),
 )
 
-#: S stands for our number of a stage, N for the authors'.
+#: The original numbers stages from 1: S is the native stage number, N = S + 1 the foreign one.
 STAGE = (
     ("stages.S.downsample.conv.{p}", "patch_embedN.proj.{p}"),
     ("stages.S.downsample.norm.{p}", "patch_embedN.norm.{p}"),
@@ -66,5 +66,5 @@ STAGE = (
 
 
 def keymaps(config: PVTv2Config) -> tuple[KeyMap, ...]:
-    original = KeyMap("PVT", (*every_stage(STAGE, len(config.dims)), ("head.{p}", "head.{p}")))
+    original = KeyMap("PVT", (*repeat_for_stages(STAGE, len(config.dims)), ("head.{p}", "head.{p}")))
     return TIMM, TRANSFORMERS, original

@@ -1,4 +1,4 @@
-"""ResNet as torchvision and timm name it: both alike, and alike below the stages with ours, whose layers they are."""
+"""Key map for ResNet weights: torchvision and timm use the same names, which are also native within a stage."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Swin as timm, the original repository, torchvision and transformers name it.
+"""Key maps for Swin weights of timm, the original repository, torchvision and transformers.
 
-They differ in where the step between two stages belongs: for timm to the stage after it, as for us; for the original
-and transformers to the stage before it; for torchvision to none.
+Patch merging between two stages belongs to the stage after it in timm and Vitreous, to the stage before it in the
+original and transformers, and to neither in torchvision.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from vitreous.models.swin import SwinConfig
 from vitreous.weights.keymaps import KeyMap, Name
 
 Names = tuple[tuple[str, Name], ...]
-
 
 BLOCK: Names = (
     ("norm1.{p}", "norm1.{p}"),
@@ -22,7 +21,7 @@ BLOCK: Names = (
     ("mlp.fc2.{p}", "mlp.(fc2|3).{p}"),
 )
 
-#: Version 5 renamed the parts inside a block; files on the hub carry the names of version 4.
+#: Version 5 renamed the parts inside a block; files on the Hub use the names of version 4.
 TRANSFORMERS_BLOCK: Names = (
     ("norm1.{p}", "layernorm_before.{p}"),
     ("mixer.qkv.{p}", tuple(f"attention.{part}_proj.{{p}}" for part in "qkv")),
@@ -36,23 +35,25 @@ TRANSFORMERS_BLOCK: Names = (
 
 
 def stage_names(stage: int, blocks: str, pairs: Names) -> Names:
-    """The names in all blocks of a stage, which they call ``blocks``."""
-    return tuple((f"stages.{stage}.blocks.{{i}}.{ours}", below(f"{blocks}.{{i}}", theirs)) for ours, theirs in pairs)
+    """Return the names in all blocks of a stage, given their foreign path ``blocks``."""
+    return tuple(
+        (f"stages.{stage}.blocks.{{i}}.{native}", add_prefix(f"{blocks}.{{i}}", foreign)) for native, foreign in pairs
+    )
 
 
-def below(path: str, name: Name) -> Name:
-    return f"{path}.{name}" if isinstance(name, str) else tuple(f"{path}.{part}" for part in name)
+def add_prefix(prefix: str, name: Name) -> Name:
+    return f"{prefix}.{name}" if isinstance(name, str) else tuple(f"{prefix}.{part}" for part in name)
 
 
-def merge_names(stage: int, theirs: str) -> Names:
-    """The step before a stage."""
-    ours = f"stages.{stage}.downsample"
-    return (f"{ours}.norm.{{p}}", f"{theirs}.norm.{{p}}"), (f"{ours}.proj.weight", f"{theirs}.reduction.weight")
+def merge_names(stage: int, foreign: str) -> Names:
+    """Return the names of the patch merging before a stage."""
+    native = f"stages.{stage}.downsample"
+    return (f"{native}.norm.{{p}}", f"{foreign}.norm.{{p}}"), (f"{native}.proj.weight", f"{foreign}.reduction.weight")
 
 
 def stem_names(proj: str, norm: str) -> Names:
-    ours = "stages.0.downsample"
-    return (f"{ours}.embed.proj.{{p}}", f"{proj}.{{p}}"), (f"{ours}.norm.{{p}}", f"{norm}.{{p}}")
+    native = "stages.0.downsample"
+    return (f"{native}.embed.proj.{{p}}", f"{proj}.{{p}}"), (f"{native}.norm.{{p}}", f"{norm}.{{p}}")
 
 
 def timm(num_stages: int, *, original: bool) -> KeyMap:
@@ -69,7 +70,7 @@ def timm(num_stages: int, *, original: bool) -> KeyMap:
 
 
 def torchvision(num_stages: int) -> KeyMap:
-    """All in one row: the stem is 0, stages have odd numbers, the steps between them even ones."""
+    """Return the key map of torchvision: ``features.0`` is the stem, odd numbers stages, even ones patch merging."""
     names = [*stem_names("features.0.0", "features.0.2"), ("norm.{p}", "norm.{p}"), ("head.{p}", "head.{p}")]
     for stage in range(num_stages):
         names += stage_names(stage, f"features.{2 * stage + 1}", BLOCK)

@@ -1,6 +1,6 @@
-"""ViT, DeiT and DINOv2 as timm, transformers, torchvision and the original repositories name them.
+"""Key maps for ViT, DeiT and DINOv2 weights of timm, transformers, torchvision and the original repositories.
 
-Google's names, which are those of JAX, stand in a file of their own.
+``google.py`` has the names of Google's JAX code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vitreous.models.vit import ViTConfig
 from vitreous.weights.keymaps import KeyMap, Translation
 from vitreous.weights.keymaps.google import GOOGLE
 
-#: The original DeiT and DINOv2 share timm's names but for registers and gated MLP.
+#: The original DeiT and DINOv2 have timm's names, except for registers and the gated MLP.
 TIMM = KeyMap(
     "timm, DeiT or DINOv2",
     (
@@ -59,12 +59,12 @@ TORCHVISION = KeyMap(
 
 @dataclass(frozen=True)
 class TransformersKeyMap(KeyMap):
-    """DeiT's second token, where no head reads it, is a register: one that has its position in it."""
+    """Key map that turns DeiT's distillation token, if it has no head, into a register that includes its position."""
 
     distilled: bool = False
 
-    def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
-        result = super().translate(theirs)
+    def translate(self, foreign: Mapping[str, Tensor]) -> Translation:
+        result = super().translate(foreign)
         token, table = (result.tensors.get(name) for name in ("distill_token", "position.table"))
         if self.distilled or token is None or table is None or table.ndim != 3 or table.shape[1] < 2:
             return result
@@ -75,7 +75,7 @@ class TransformersKeyMap(KeyMap):
 
 
 LAYER = "(layers|encoder.layer).{i}"
-#: Version 5 renamed the parts inside a layer; files on the hub carry the names of version 4.
+#: Version 5 renamed the parts inside a layer; files on the Hub use the names of version 4.
 TRANSFORMERS = TransformersKeyMap(
     "transformers",
     (
@@ -106,7 +106,7 @@ TRANSFORMERS = TransformersKeyMap(
 
 
 def keymaps(config: ViTConfig) -> tuple[KeyMap, ...]:
-    """timm calls the last norm ``fc_norm`` where it follows the pooling."""
-    names = tuple((ours, "fc_norm.{p}" if ours == "norm.{p}" else theirs) for ours, theirs in TIMM.names)
+    """Return the key maps; timm names the final norm ``fc_norm`` if it follows pooling."""
+    names = tuple((native, "fc_norm.{p}" if native == "norm.{p}" else foreign) for native, foreign in TIMM.names)
     timm = replace(TIMM, names=names) if config.final_norm == "pooled" else TIMM
     return timm, TORCHVISION, replace(TRANSFORMERS, distilled=config.distilled), GOOGLE

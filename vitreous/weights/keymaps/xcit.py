@@ -1,4 +1,4 @@
-"""XCiT as timm and the original repository name it: alike but for the positions and the class attention."""
+"""Key map for XCiT weights of timm and the original; only names of positions and class attention differ."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 from vitreous.models.xcit import XCiTConfig
 from vitreous.weights.keymaps import KeyMap, Translation
 
-STACKED = re.compile(r"class_layers\.\d+\.mixer\.qkv\.")
+CLASS_QKV = re.compile(r"class_layers\.\d+\.mixer\.qkv\.")
 
 
 class XCiTKeyMap(KeyMap):
-    """The original stacks query, key and value also where only the class token asks; we keep its query apart."""
+    """Key map that splits the original's qkv of class attention into q and kv: only the class token has a query."""
 
-    def translate(self, theirs: Mapping[str, Tensor]) -> Translation:
-        result = super().translate(theirs)
-        whole = [name for name, tensor in result.tensors.items() if STACKED.match(name) and tensor.ndim]
-        for name in whole:
+    def translate(self, foreign: Mapping[str, Tensor]) -> Translation:
+        result = super().translate(foreign)
+        stacked = [name for name, tensor in result.tensors.items() if CLASS_QKV.match(name) and tensor.ndim]
+        for name in stacked:
             qkv, origin = result.tensors.pop(name), result.origin.pop(name)
             third = len(qkv) // 3
             for part, rows in (("q", qkv[:third]), ("kv", qkv[third:])):
