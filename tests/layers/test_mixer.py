@@ -52,7 +52,7 @@ def test_custom_mixer(tmp_path):
     model(images).sum().backward()
     assert model.blocks[1].mixer.share.grad.abs() > 0
     vt.save(model, tmp_path / "own.safetensors")
-    with pytest.raises(ValueError, match="pass the model, e.g. model="):
+    with pytest.raises(ValueError, match=r"pass the model, e.g. model="):
         vt.load(tmp_path / "own.safetensors")
     again = vt.load(tmp_path / "own.safetensors", model=model.config).eval()
     assert torch.equal(again(images), model(images))

@@ -1,5 +1,6 @@
 """Linear probing: a new classifier, and only a new one, is fitted to frozen features."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -113,3 +114,22 @@ def test_it_is_chosen_for_fine_tuning(tmp_path):
     vt.save(model, tmp_path / "start.safetensors")
     assert choose_recipe("digits", weights=str(tmp_path / "start.safetensors"))[0].train.new_head == "probe"
     assert choose_recipe("digits")[0].train.new_head == "random"
+
+
+def test_a_probe_that_fine_tuning_makes_worse_is_kept(data, tmp_path):
+    """A learning rate that destroys the features: the best model is the one before the first step."""
+    weights = tmp_path / "start.safetensors"
+    torch.manual_seed(0)
+    vt.save(CONFIG.override(num_classes=7).build(), weights)
+    config = RECIPE.train.override(evaluate_every=1, steps=6, optimizer="sgd", clip=0.0)
+    config = config.override(optimizer=config.optimizer.override(lr=3.0))
+    result = vt.train(vt.load(weights), data, tmp_path / "run", config=config, valid=0.3)
+    scores = validations(tmp_path / "run")
+    assert scores[0] == max(scores.values()) > min(scores.values())
+    assert result.metrics["accuracy"] == scores[0]
+
+
+def validations(folder):
+    """Accuracy by step, from the log of a run."""
+    entries = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    return {entry["step"]: entry["accuracy"] for entry in entries if entry["kind"] == "valid"}

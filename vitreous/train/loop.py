@@ -142,6 +142,8 @@ class Trainer:
             finished = ("the run was already finished; it is evaluated again",) if done == self.total else ()
             for text in (*notes, *self.checkpoints.warnings, *finished):
                 log.warn_once(text)
+            if not done and self.config.new_head == "probe" and self.config.evaluate_every and self.valid is not None:
+                self.evaluate(self.valid, 0, log)  # fine-tuning a few images can make a good linear probe worse
             meter = RunMeter(self.loader.batch_size)
             for batch in self.loader.stream(done, done if self.out_of_patience else self.total):
                 self.step(done, batch.to(self.world.device), meter)
