@@ -63,6 +63,9 @@ def evaluate(
     out.print(summary(results, len(dataset)))
     if one_label := dataset.target is Classes:
         out.print(classes_table(results[0]))
+    if by_class := [name for name in results[0].metrics if "/" in name]:  # such as iou/background
+        rows = [(name.partition("/")[2], as_text(results[0].metrics[name])) for name in by_class]
+        out.print(table("By class", ("class", by_class[0].partition("/")[0]), rows))
     for where, reason in list(results[0].unreadable.items())[:3]:
         err.print(f"unreadable image: {where} ({reason})", markup=False)
     if output is not None:
@@ -93,7 +96,7 @@ def show_progress(bar: Progress, task: TaskID, done: int, total: int) -> None:
 
 def summary(results: list[Evaluation], number: int) -> object:
     """Tabulate metrics and throughput, one row per image size."""
-    names = list(results[0].metrics)[:6]
+    names = [name for name in results[0].metrics if "/" not in name][:6]
     rows = [
         (
             f"{result.image_size[0]}×{result.image_size[1]}",
